@@ -1,5 +1,7 @@
 """Torch's own meaning of a module: the same derivatives, or a refusal in words."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +11,13 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from demur.adapters.torch import PrivateModule, derivatives, shared_memory
+from demur.adapters.torch import (
+    PrivateModule,
+    derivatives,
+    refusals,
+    rematerialisation,
+    shared_memory,
+)
 from tests.families import thinned
 
 pytestmark = pytest.mark.slow
@@ -258,3 +266,45 @@ def test_ordinary_code_writes_in_place():
         return functional.relu(out, inplace=True)
 
     assert apart(block) < 1e-5
+
+
+# -- other threads -------------------------------------------------------------------
+
+
+def backward_elsewhere(h):
+    """What another thread does with torch while a module runs."""
+
+    def work():
+        x = torch.ones(4, 3, requires_grad=True)
+        functional.batch_norm(checkpoint(torch.tanh, x, use_reentrant=True), None, None, training=True)
+        (x**2).sum().backward()
+        return x.grad
+
+    with ThreadPoolExecutor(1) as elsewhere:
+        assert elsewhere.submit(work).result().shape == (4, 3)
+    return torch.tanh(h)
+
+
+def test_torch_is_itself_in_other_threads():
+    assert apart(backward_elsewhere) < 1e-5
+
+
+def test_without_the_thread_it_is_not(monkeypatch):
+    for module in (derivatives, refusals, rematerialisation):
+        monkeypatch.setattr(module, "only_here", lambda ours, real: ours)
+    with pytest.raises(TypeError, match="Nothing was spent"):
+        apart(backward_elsewhere)
+
+
+def test_modules_run_one_after_the_other():
+    """Each puts back what it has replaced: in turns they would leave it replaced."""
+    before = functional.batch_norm
+    privates = [PrivateModule(Body(torch.tanh), loss) for _ in range(4)]
+
+    def trace(private):
+        batch = {"x": jnp.asarray(ROW)}
+        return len(jax.make_jaxpr(private.loss)(private.params, batch).eqns)
+
+    with ThreadPoolExecutor(4) as threads:
+        assert all(threads.map(trace, privates * 3))
+    assert functional.batch_norm is before

@@ -226,6 +226,32 @@ def test_reports_that_nobody_drew_are_not_committed(df, open_ledger, monkeypatch
             late.count()
 
 
+def test_reports_that_were_looked_at_are_not_drawn(df, open_ledger):
+    """The attack on oneself: `show()` draws a few rows, and then the key would go."""
+
+    def glanced(key, commits):
+        with privatize(
+            df, EVERY[0], NAMES, "id", ledger=ledger, idempotency_key=key
+        ) as reports:
+            assert len(reports.dataframe.take(2)) == 2
+            if commits:
+                reports.commit()
+        return reports
+
+    with open_ledger() as ledger:
+        with pytest.raises(NothingDrawn, match=f"only some of {len(IDS)} reports"):
+            glanced("monday", commits=False)
+        assert len(ledger.unfinished()) == 1
+        with privatize(
+            df, EVERY[0], NAMES, "id", ledger=ledger, idempotency_key="monday"
+        ) as reports:
+            assert reports.cached().count() == len(IDS)
+        assert len(ledger.entries()) == 1 and not ledger.unfinished()
+        # Who wants no more than those says so; the twin that does not ask does it too.
+        assert "committed" in repr(glanced("tuesday", commits=True))
+        assert not ledger.unfinished()
+
+
 def test_cached_reports_are_drawn_at_once(df):
     expected = plain_reports(EVERY[0], POINTS, IDS, Seeded(5))
     with privatize(df, EVERY[0], NAMES, "id", source=Seeded(5)) as reports:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 from torch import nn
 
 from demur.adapters.frameworks import missing
@@ -118,7 +119,7 @@ def load_encoder(
         tokenizer = transformers.AutoTokenizer.from_pretrained(
             str(folder), local_files_only=True, trust_remote_code=False
         )
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise ValueError(
             f"{folder.name} holds no encoder that transformers"
             f" {transformers.__version__} loads: put {_NEEDED} of one there, as"

@@ -86,8 +86,9 @@ def privatize(
 
     `write_reports` is the call to begin with. This one is for several actions on the
     reports: `lazy=True` says that you know that they are drawn by actions alone, inside
-    the `with`. A normal exit commits, unless nothing was drawn (`NothingDrawn`). An
-    exception does not: the entry stays spent, and a run again with the same idempotency
+    the `with`. A normal exit commits, unless some reports were not drawn
+    (`NothingDrawn`; `commit()` says that those few are all you want). An exception does
+    not: the entry stays spent, and a run again with the same idempotency
     key and the same rows gives the same reports and pays nothing more. `columns` hold
     coordinates in [0, 1] (or name one column of arrays of them), `id_column` whole
     numbers from 0 that all differ; as in `mechanism.privatize`, and so are the reports.
@@ -277,20 +278,8 @@ class SparkReports:
         """
         if self._state == "committed":
             return
-        # Tasks that failed are not counted, so changed rows are looked for first.
-        lazy = written is None and self._state == "open" and not self._drawn.value
-        if lazy and self._unchanged():
-            again = (
-                "run the same call again with the same idempotency key: it costs"
-                " nothing more"
-                if self._repeatable
-                else "call write(path) of these reports, which are still open"
-            )
-            raise NothingDrawn(
-                "none of these reports was drawn, as their DataFrame is lazy: act on"
-                " it inside the with (reports.write(path)). Entry"
-                f" {self.entry.sequence} is paid and not committed; {again}."
-            )
+        if written is None:
+            self._check_drawn(least=1)
         artefact = self._artefact if written is None else self._digest_of(written)
         self._shares.destroy()
         if self._state != "spoiled":
@@ -306,6 +295,29 @@ class SparkReports:
             )
         self._payment.commit(artefact)
         self._state = "committed"
+
+    def _check_drawn(self, *, least: int) -> None:
+        """Refuse to wipe the key while fewer reports than `least` were drawn.
+
+        Every row that a task gave away is counted, though not in tasks that failed. So
+        fewer than there are means that some were never drawn: `show()` draws twenty.
+        """
+        drawn = self._drawn.value
+        # Where rows changed, tasks fail: that is looked for first, and told.
+        if self._state != "open" or drawn >= least or not self._unchanged():
+            return
+        again = (
+            "run the same call again with the same idempotency key: it costs nothing"
+            " more"
+            if self._repeatable
+            else "call write(path) of these reports, which are still open"
+        )
+        few = f"only some of {len(self)}" if drawn else "none of these"
+        raise NothingDrawn(
+            f"{few} reports were drawn, as their DataFrame is lazy: act on all of it"
+            f" in the with (reports.write(path)). Entry {self.entry.sequence} is paid"
+            f" and not committed; {again}."
+        )
 
     def close(self) -> None:
         """Destroy the key's shares without committing; the entry stays spent.
@@ -352,6 +364,7 @@ class SparkReports:
     ) -> None:
         try:
             if kind is None and self._state != "closed":
+                self._check_drawn(least=len(self))
                 self.commit()
         except NothingDrawn:
             if self._repeatable:

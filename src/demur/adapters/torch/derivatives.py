@@ -21,7 +21,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as torch_tree
 
-from demur.adapters.torch.refusals import refuse_call
+from demur.adapters.torch.refusals import only_here, refuse_call
 from demur.adapters.torch.shared_memory import SharedMemory, is_write
 
 # Without a device torch draws these itself, once for all examples and steps.
@@ -177,7 +177,10 @@ def differentiated_as_by_torch(env: Any, torchax: Any) -> Iterator[None]:
     }
     real = {(where, name): vars(where)[name] for where, name in own}
     for (where, name), function in own.items():
-        setattr(where, name, function)
+        shared = where in (home, home.function)
+        setattr(
+            where, name, only_here(function, real[where, name]) if shared else function
+        )
     try:
         with rules:
             yield
@@ -193,7 +196,7 @@ def differentiated_as_by_torch(env: Any, torchax: Any) -> Iterator[None]:
 
 def _custom(setup_context: Any) -> bool:
     del setup_context
-    function = sys._getframe(1).f_locals.get("cls")
+    function = sys._getframe(2).f_locals.get("cls")
     if function is torch.utils.checkpoint.CheckpointFunction:
         raise TypeError(
             "the module checkpoints by a function that it imported: call"

@@ -11,6 +11,7 @@ those of any other run, and nothing about the module has to be rewritten:
 from __future__ import annotations
 
 import copy
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -54,6 +55,8 @@ _ALWAYS = (
     " training=True): write training=self.training, or draw only if self.training."
     " Nothing was spent."
 )
+# torch's functions are ours as long as a module runs: one module at a time.
+_RUNNING = threading.RLock()
 TorchLoss = Callable[[nn.Module, Any], Any]
 
 
@@ -150,6 +153,7 @@ class PrivateModule(Trainable):
         """torch's functions work on JAX arrays; what torchax lacks is named."""
         try:
             with (
+                _RUNNING,
                 unkeyed_draws_refused(),  # outside, where torch's own tensors are
                 self._env,
                 operators_of_torch(self._env),

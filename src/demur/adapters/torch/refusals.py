@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import wraps
 from typing import Any
 
 import jax
@@ -111,6 +113,17 @@ def refuse_wide(state: Mapping[str, torch.Tensor]) -> None:
             )
 
 
+def only_here(ours: Callable[..., Any], real: Callable[..., Any]) -> Any:
+    """`ours` in this thread, and `real` in any other, which may use torch meanwhile."""
+    thread = threading.get_ident()
+
+    @wraps(real)
+    def either(*args: Any, **named: Any) -> Any:
+        return (ours if threading.get_ident() == thread else real)(*args, **named)
+
+    return either
+
+
 @contextmanager
 def batch_norm_refused() -> Iterator[None]:
     """Refuse `torch.nn.functional.batch_norm` over a batch, which no layer shows."""
@@ -133,7 +146,7 @@ def batch_norm_refused() -> Iterator[None]:
             input, running_mean, running_var, weight, bias, training, *rest, **named
         )
 
-    functional.batch_norm = guarded
+    functional.batch_norm = only_here(guarded, real)
     try:
         yield
     finally:

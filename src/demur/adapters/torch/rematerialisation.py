@@ -19,6 +19,8 @@ import torch.utils.checkpoint
 from torch import nn
 from torch.utils import _pytree as torch_tree
 
+from demur.adapters.torch.refusals import only_here
+
 # Arguments of torch's function that say how to recompute, and not what.
 _OWN = ("use_reentrant", "preserve_rng_state", "context_fn", "determinism_check")
 _OPTIONS = (*_OWN, "debug", "early_stop")
@@ -29,7 +31,7 @@ def checkpoints_by_jax(env: Any) -> Iterator[None]:
     """`torch.utils.checkpoint.checkpoint` is `jax.checkpoint` meanwhile."""
     home: Any = torch.utils.checkpoint
     real = home.checkpoint
-    home.checkpoint = partial(recomputed, env)
+    home.checkpoint = only_here(partial(recomputed, env), real)
     try:
         yield
     finally:
