@@ -21,6 +21,7 @@ from demur.core.adjacency import AddOrRemoveOne
 from demur.core.errors import EntryCommitted, KeysExposed, NoiseReuse
 from demur.ledger import Budget, Filter, Ledger
 from demur.training import Checkpoint, CheckpointRefused, ShapePlan, load_model
+from demur.training.devices import placement
 from demur.training.devices.placement import Placement
 from demur.training.devices.processes import Processes
 from demur.training.run import agreement, charges
@@ -471,6 +472,45 @@ def test_unnoticed_it_shows_the_rounding_of_an_exact_sum(two_places):
     ]
     apart = np.abs(shown[0] - shown[1]).max()
     assert 0 < apart < 1e-6
+
+
+@pytest.mark.parametrize("name", placement._SETTINGS)
+def test_a_setting_of_the_compiler_is_another_machine(monkeypatch, name, tmp_path):
+    """NPROC=1 gives another sum of 300,000 numbers than NPROC=2, in its last bits."""
+    before = placement.machine()
+    monkeypatch.setenv(name, "1")
+    assert placement.machine() != before
+    monkeypatch.undo()
+    assert placement.machine() == before
+    if name == "XLA_FLAGS":
+        flags = tmp_path / "flags"
+        monkeypatch.setenv(name, str(flags))
+        found = set()
+        for isa in ("AVX", "AVX2"):
+            flags.write_text(f"--xla_cpu_max_isa={isa}")
+            found.add(placement.machine())
+        assert len(found) == 2
+
+
+@pytest.mark.slow
+def test_the_number_of_threads_decides_how_a_sum_is_rounded():
+    """Why: with another NPROC, XLA divides a sum into other parts."""
+    code = (
+        "import jax, jax.numpy as jnp;"
+        "x = jax.random.normal(jax.random.key(0), (300_000,));"
+        "print(jax.jit(jnp.sum)(x).tobytes().hex())"
+    )
+    sums = set()
+    for count in "12":
+        found = subprocess.run(
+            [sys.executable, "-c", code],
+            env=os.environ | {"NPROC": count, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        sums.add(found.stdout)
+    assert len(sums) == 2
 
 
 @pytest.mark.parametrize("number", [0, 1])

@@ -27,6 +27,16 @@ from demur.training.data import Data
 from demur.training.devices.process_rows import ProcessRows
 from demur.training.devices.shardings import own_sharding, spread
 
+# Read by XLA and by the libraries that it calls, when a program is compiled or runs.
+_SETTINGS = (
+    "XLA_FLAGS",
+    "NPROC",
+    "LIBTPU_INIT_ARGS",
+    "NVIDIA_TF32_OVERRIDE",
+    "ONEDNN_MAX_CPU_ISA",
+    "DNNL_MAX_CPU_ISA",
+)
+
 
 @dataclass(frozen=True)
 class Placement:
@@ -130,15 +140,28 @@ def machine() -> str:
     """What else a sum's rounding may follow: the device, its compiler and its flags.
 
     On a CPU the compiler and its libraries look at the processor and at how many cores
-    they may use. (One without FMA, say, rounds each product before it is added.)
+    they may use. (One without FMA, say, rounds each product before it is added, and a
+    sum over rows is made of as many parts as there are threads.)
     """
     device = jax.local_devices()[0]
-    about = [device.device_kind, version("jaxlib"), os.environ.get("XLA_FLAGS", "")]
+    about = [device.device_kind, version("jaxlib"), device.client.platform_version]
+    about += [f"{name}={_setting(name)}" for name in _SETTINGS]
     if device.platform == "cpu":
         linux = hasattr(os, "sched_getaffinity")
         cores = len(os.sched_getaffinity(0)) if linux else os.cpu_count()
         about += [platform.machine(), str(cores), _processor()]
     return " ".join(about)
+
+
+def _setting(name: str) -> str:
+    """The value of a setting; XLA_FLAGS may name a file that has the flags."""
+    value = os.environ.get(name, "")
+    if name != "XLA_FLAGS" or not value or value.lstrip().startswith("--"):
+        return value
+    try:
+        return f"{value}: {Path(value).read_text()}"
+    except OSError:
+        return value
 
 
 def _processor() -> str:

@@ -28,7 +28,6 @@ import os
 import platform
 from collections.abc import Iterable, Iterator
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +39,7 @@ from jax.extend import core
 
 from demur.durable import private_files
 from demur.training.clipping.ghost.inlining import every_equation
+from demur.training.devices import placement
 
 _MOST_FILES = 64
 _DIGEST = 32
@@ -111,20 +111,16 @@ def _machine() -> str:
     with contextlib.suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         features = next((x for x in lines if x.startswith(("flags", "Features"))), "")
-    device = jax.devices()[0]
+    # A program that was compiled for other threads rounds otherwise here: a resumed run
+    # must not find it in place of its own.
     return " ".join(
         (
             jax.__version__,
-            version("jaxlib"),
-            device.client.platform_version,
-            device.device_kind,
-            str(device.id),
+            placement.machine(),
+            str(jax.devices()[0].id),
             str(jax.device_count()),
-            platform.machine(),
             platform.processor(),
             features,
-            os.environ.get("XLA_FLAGS", ""),
-            os.environ.get("LIBTPU_INIT_ARGS", ""),
         )
     )
 
