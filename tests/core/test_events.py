@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from demur import AddOrRemoveOne, Declaration
 from demur.core.accounting import events
 from demur.core.accounting.events import (
     ApproxDP,
@@ -26,7 +27,9 @@ from demur.core.accounting.events import (
     from_json,
     to_json,
 )
+from demur.core.cost import Fixed
 from demur.errors import NotPriced
+from demur.ledger import ledger_for
 
 NOT_NUMBERS = [True, False, None, "1", 1j, [1.0], b"1"]
 MAKERS = {
@@ -451,3 +454,19 @@ def test_random_bytes_are_a_value_error(raw):
         from_json(json.loads(raw))
     with pytest.raises(ValueError):
         from_json(raw)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Declaration("x", 1.0), r"Cost\(\(Fixed\(unit, event\),\)\); got 1\.0"),
+        (lambda: Fixed(AddOrRemoveOne(), 1.0), r"not an event: 1\.0\. Give Pure"),
+        (
+            lambda: ledger_for(None, {"epsilon": 1}),
+            "mechanism's declaration.. returns",
+        ),
+    ],
+)
+def test_what_a_first_mechanism_gets_wrong_is_told_in_words(make, said):
+    with pytest.raises(TypeError, match=said):
+        make()

@@ -51,6 +51,7 @@ _OF_THE_RELEASE = {
     "cost grows with the count",
     "cost grows with the radius",
     "no noise key is left behind",
+    "noise follows from the key",
     "reading changes nothing",
     "results survive json",
     "seeded noise is stamped",

@@ -456,6 +456,21 @@ class CountsReads(Honest):
         return "a mechanism"
 
 
+class NoiseFromElsewhere(Honest):
+    """Noise of numpy's generator; the key that was paid for is never used."""
+
+    def release(self, value, *, ledger, label="", source=None):
+        vector = self.check(value)
+        with self.paid(vector, ledger, label, source) as payment:
+            noise = np.random.default_rng().normal(scale=self.sigma, size=vector.shape)
+        return Release(vector + noise, payment.entry)
+
+
+def test_noise_that_does_not_come_from_the_key():
+    why = broken(NoiseFromElsewhere)["noise follows from the key"]
+    assert "drawn from elsewhere" in why
+
+
 def test_one_noise_for_every_release():
     assert "same noise" in broken(OneNoise)["two releases have two noises"]
 

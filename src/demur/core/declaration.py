@@ -52,6 +52,11 @@ class Declaration:
 
     def __post_init__(self) -> None:
         validate.name(name=self.name)
+        if not isinstance(self.cost, Cost):
+            raise TypeError(
+                "cost must be a Cost of terms, such as Cost((Fixed(unit, event),));"
+                f" got {validate.shorten(self.cost)}"
+            )
         validate.probability(sampler_distance=self.sampler_distance)
         object.__setattr__(self, "sampler_distance", float(self.sampler_distance))
         for field_name in ("bounds", "unprotected", "assumptions"):

@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass, field
 from functools import cache
 
-from demur.core import accounting
+from demur.core import accounting, validate
 from demur.core.accounting.events import Pure
 from demur.core.accounting.gaussian import ideal_delta
 from demur.core.accounting.samplers import MEANINGLESS
@@ -118,6 +118,11 @@ def ledger_for(
 
     Its unit is `unit`, by default the first that the declaration is stated at.
     """
+    if not isinstance(declaration, Declaration):
+        raise TypeError(
+            "declaration must be a Declaration, as a mechanism's declaration() returns;"
+            f" got {validate.shorten(declaration)}. Nothing was spent."
+        )
     if ledger is not None:
         return ledger_or_in_memory(ledger, Budget(1.0), unit=_first(declaration.cost))
     at = _first(declaration.cost) if unit is None else unit

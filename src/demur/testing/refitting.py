@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from demur.core.entropy import Seeded
 from demur.core.entry import Entry
 from demur.ledger import Ledger
-from demur.testing.ledgers import unchanged
+from demur.testing.ledgers import RecordedKeys, unchanged
 from demur.testing.result import require
 from demur.testing.subject import Subject
 
@@ -50,6 +51,21 @@ def two_releases_have_two_noises(subject: Subject) -> None:
     require(len(keys) == len(set(keys)), "one entry's key was used for two releases")
 
 
+def noise_follows_from_the_key(subject: Subject) -> None:
+    """Of one seeded source two releases are the same: no noise comes from elsewhere."""
+    if not subject.takes_source:
+        return
+    keys = RecordedKeys(Seeded(20), [])  # those of the seeded release
+    first = _copied(subject.released(subject.seeded.result))
+    second = _copied(subject.released(subject.run(source=keys)))
+    for name, value in first.items():
+        require(
+            np.array_equal(value, second[name], equal_nan=True),
+            f"{name} is another one with the same keys: noise is drawn from elsewhere"
+            " than from the key that was paid for, or a choice without a random_state",
+        )
+
+
 def reading_changes_nothing(subject: Subject) -> None:
     """Status, epsilon, statements, repr and predictions change nothing."""
     ledger, spender, result = (
@@ -75,6 +91,7 @@ def reading_changes_nothing(subject: Subject) -> None:
 CONTRACTS = (
     refitting_charges_again,
     two_releases_have_two_noises,
+    noise_follows_from_the_key,
     reading_changes_nothing,
 )
 

@@ -216,9 +216,16 @@ class BestOf:
             )
 
 
+def _no_event(event: object) -> TypeError:
+    return TypeError(
+        f"not an event: {validate.shorten(event)}. Give Pure(epsilon),"
+        " GaussianEvent(multiplier) or another of demur.core.accounting.events."
+    )
+
+
 def _check_event(event: object) -> None:
     if not isinstance(event, Event):
-        raise TypeError(f"not an event: {validate.shorten(event)}")
+        raise _no_event(event)
 
 
 Sampled: TypeAlias = PoissonGaussian | TruncatedPoissonGaussian | AllocatedGaussian
@@ -251,7 +258,7 @@ def atoms(event: Event, count: int = 1) -> dict[Atom, int]:
                 waiting.append((Pure(epsilon), times))
             case _:
                 if type(current) not in _NAMES and not isinstance(current, BestOf):
-                    raise TypeError(f"not an event: {repr(current)[:200]}")
+                    raise _no_event(current)
                 counts[current] = counts.get(current, 0) + times
     return counts
 
