@@ -37,6 +37,8 @@ def test_shapes_are_checked():
         inputs.rows([[1.0, 2.0]], [0.0, 1.0], 2)
     with pytest.raises(ValueError, match="shape"):
         inputs.vector([1.0, 2.0, 3.0], 2)
+    with pytest.raises(ValueError, match="one record in a call; got"):
+        inputs.vector([[1.0, 2.0]], 2)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])

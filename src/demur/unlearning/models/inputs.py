@@ -73,7 +73,8 @@ def vector(x: ArrayLike, dimension: int, what: str = "x") -> Array:
     """A finite float64 vector of `dimension` entries, or a clear error."""
     row = _array(what, x, "a vector")
     if row.shape != (dimension,):
-        raise ValueError(f"{what} must have shape ({dimension},); got {row.shape}")
+        one = ", one record in a call" if row.ndim == 2 else ""
+        raise ValueError(f"{what} must have shape ({dimension},){one}; got {row.shape}")
     if not np.isfinite(row).all():
         raise ValueError(f"{what} must be finite; it holds NaN or infinity")
     return row
