@@ -30,8 +30,8 @@ replacement, epsilon min(L, sqrt d):
 
 A mean more than 10% above clip's or plain's is listed as a loss; so is, in 32 or more
 dimensions, one above the better of plain and copies. `price` compares L at equal price
-of any replacement. `steady` fits one set of reports six times, as they are and under
-other row ids (which seed the chains otherwise). `tables` prints what there is, and with
+of any replacement. `steady` fits one set of reports six times, under other row ids and
+with chains that are not seeded by the reports. `tables` prints what there is, and with
 --write puts it into docs/benchmarks.md.
 Draws are kept (cluster_parts/draws.py): a run that was stopped goes on where it was.
 `--jobs` measures in several processes of one thread each (cluster_parts/jobs.py).
@@ -196,12 +196,12 @@ def price_lines(kept: Kept) -> list[str]:
 
 def steady_lines(kept: Kept) -> list[str]:
     """Six fits of one set of reports: smallest and largest ratio, for each set."""
-    lines = ["| six fits of one set of reports | as they are | under other row ids |"]
+    lines = ["| six fits of one set of reports | other ids | other chains, too |"]
     lines.append("|---|---|---|")
     for task, epsilon in steady_cases():
         here = task.name, f"{epsilon:g}"
         cells = []
-        for kind in ("steady", "renumbered"):
+        for kind in ("steady", "unseeded"):
             found = [kept.column(kind, *here, str(i)) for i in range(REPEATS)]
             cells.append("; ".join(_span(ratios) for ratios in found if ratios))
         if any(cells):

@@ -13,8 +13,10 @@ from __future__ import annotations
 import multiprocessing
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
+from unittest.mock import patch
 
 import numpy as np
 from cluster_parts import sets
@@ -31,6 +33,8 @@ from cluster_parts.draws import (
 from cluster_parts.sets import FAMILIES, Task
 
 from demur import ReplaceOne
+from demur.cluster.decoding import search
+from demur.cluster.rows.ranked_rows import RankedRows, RowsInMemory, in_order
 from demur.mechanisms import BPM, Reports
 
 # What must be reached: statistic, figure, and how many draws it is taken over.
@@ -71,7 +75,7 @@ class Job:
     @property
     def last(self) -> str:
         """The key that is there when the job is done."""
-        if self.kind in ("steady", "renumbered"):
+        if self.kind in ("steady", "unseeded"):
             task = task_of(self.kind, self.place)
             return f"{self.kind}|{task.name}|{self.epsilon:g}|{self.draw}|"
         return self.key(self.name or "demur")
@@ -180,28 +184,38 @@ def jobs(parts: list[str], draws: int, only: tuple[str, ...]) -> list[Job]:
     if "steady" in parts:
         for place, (task, epsilon) in enumerate(steady_cases()):
             for repeat in range(REPEATS if wanted(task, only) else 0):
-                for kind in ("steady", "renumbered"):
+                for kind in ("steady", "unseeded"):
                     found.append(((0, repeat), Job(kind, place, epsilon, repeat)))
     found.sort(key=lambda pair: pair[0])
     return [job for _, job in found]
+
+
+def _seeded_by(seed: int) -> AbstractContextManager[object]:
+    """Fits whose order of the reports and whose chains do not follow from those."""
+
+    def shuffled(rows: RankedRows) -> tuple[RowsInMemory, np.random.Generator]:
+        rng, held = np.random.default_rng(seed), in_order(rows)
+        return RowsInMemory(rng.permutation(held.values), held.row_ids), rng
+
+    return patch.object(search, "shuffled", shuffled)
 
 
 def measured(job: Job) -> list[tuple[str, list[float]]]:
     """The results of a job by their keys, the one that ends it last."""
     task, draw = task_of(job.kind, job.place), job.draw
     n, d = task.points.shape
-    if job.kind in ("steady", "renumbered"):
+    if job.kind in ("steady", "unseeded"):
         mechanism = BPM(job.epsilon, "auto", d)
         source = noise_of(task, draw, f"steady {job.epsilon:g}")
         reports = mechanism.privatize(task.points, source=source).value
-        # Chains are seeded by the reports with their ids, not by random_state: under
-        # other ids the same reports have other chains.
-        moved = int(job.kind == "renumbered")
         found = []
         for seed in range(6):
-            ids = reports.row_ids + np.uint64(moved * seed)
+            # Other ids and another random_state; unseeded: other chains, too.
+            ids = reports.row_ids + np.uint64(seed)
             one = Reports(reports.values, ids, mechanism)
-            found.append(ratio(task, decoded(one, task.k, seed, "noise_aware")))
+            with _seeded_by(seed) if job.kind == "unseeded" else nullcontext():
+                centers = decoded(one, task.k, seed, "noise_aware")
+            found.append(ratio(task, centers))
         return [(job.last, found)]
     if job.kind == "family" and not job.name:
         mechanism = BPM(job.epsilon, "auto", d)

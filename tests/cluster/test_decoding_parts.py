@@ -13,6 +13,7 @@ from demur.cluster import PrivateKMeans, UnsupportedClusters
 from demur.cluster.decoding import posterior, search
 from demur.cluster.decoding.clipped_law import with_clipped_law
 from demur.cluster.decoding.likelihood import Clusters, MixtureObjective
+from demur.cluster.decoding.lloyd import predictive_points
 from demur.cluster.decoding.moments import moments
 from demur.cluster.decoding.moves import (
     additions,
@@ -22,7 +23,7 @@ from demur.cluster.decoding.moves import (
     without,
 )
 from demur.cluster.decoding.noise import GaussianNoise, noise_of
-from demur.cluster.decoding.posterior import Draws, numbered, predictive_points
+from demur.cluster.decoding.posterior import Draws, numbered
 from demur.cluster.decoding.radial import radial_table
 from demur.cluster.decoding.subspace import subspace_for
 from demur.cluster.decoding.uncertainty import uncertainty
@@ -292,8 +293,8 @@ def test_chains_that_stand_still_are_no_intervals(monkeypatch):
     """No step is taken, and all draws are the peak."""
     usual = posterior.posterior_draws
 
-    def stuck(objective, peak, *more):
-        draws = usual(objective, peak, *more, steps=16)
+    def stuck(objective, peak, *more, **steps):
+        draws = usual(objective, peak, *more, **{**steps, "steps": 16})
         still = objective.unpack(np.tile(peak, (len(draws.weights), 1)))
         return replace(draws, clusters=still, moving=0.0)
 

@@ -11,8 +11,9 @@ from scipy.optimize import check_grad
 
 from demur.cluster.decoding import posterior
 from demur.cluster.decoding.likelihood import Clusters, MixtureObjective
+from demur.cluster.decoding.lloyd import best_centers
 from demur.cluster.decoding.noise import GaussianNoise, PureNoise, noise_of
-from demur.cluster.decoding.posterior import Draws, best_centers, posterior_draws
+from demur.cluster.decoding.posterior import Draws, posterior_draws
 from demur.cluster.decoding.priors import CentrePrior, weight_prior
 from demur.cluster.decoding.radial import radial_table
 from demur.cluster.decoding.search import fit_clusters
@@ -230,8 +231,8 @@ def test_draws_stay_in_the_box():
     peak = objective.pack(Clusters(*two))
     found = posterior_draws(objective, peak, 1.0, np.random.default_rng(0), steps=120)
     drawn = found.clusters
-    # Of 120 steps a third is warm-up, and each gives four draws.
-    assert len(drawn.centers) == 80 * 4 and found.weights.sum() == pytest.approx(1.0)
+    # Of 120 steps a third is warm-up, and each gives two draws.
+    assert len(drawn.centers) == 80 * 2 and found.weights.sum() == pytest.approx(1.0)
     assert (drawn.centers >= 0.0).all() and (drawn.centers <= 1.0).all()
     assert (objective.table.narrowest <= drawn.width * (1 + 1e-9)).all()
     assert len(np.unique(drawn.width)) > 80
@@ -258,8 +259,11 @@ def test_places_on_the_way_are_draws_only_if_taken_by_their_own_acceptance(monke
         monkeypatch.setattr(posterior, "_WANTED", 0.2)  # acceptance: steps grow
         heats = np.ones((1500, 8))
         rng = np.random.default_rng(0)
-        places, _ = posterior._chains(objective, peak, scales, heats, rng)
-        return places[500:, :, :, 0].std() / expected
+        chains = posterior.Chains(objective, peak, scales.copy(), 8, rng)
+        monkeypatch.setattr(posterior, "_MEASURED", 10**6)  # scales stay
+        chains.warm_up(heats[:500])
+        places, _ = chains.go_on(heats[500:])
+        return places[:, :, :, 0].std() / expected
 
     assert spread() == pytest.approx(1.0, abs=0.08)
     # The twin: nothing on the way is ever left.

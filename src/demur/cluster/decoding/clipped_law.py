@@ -38,7 +38,7 @@ _STEPS = 15
 _POINTS = 5.0  # added to each weight
 # Of k-means on the reports: two fits that end in other cells have other shares.
 _STARTS = 40
-_LEAST = 0.05  # a smaller share is left out
+_LEAST = 1e-3  # a smaller share is left out
 
 
 def with_clipped_law(

@@ -22,8 +22,8 @@ from demur.cluster.decoding.noise import Noise
 from demur.cluster.decoding.search import FIRST_STEPS, improve, setting_for
 from demur.cluster.rows.ranked_rows import (
     RankedRows,
-    generator_of,
     new_key,
+    shuffled,
     subsample,
 )
 
@@ -38,8 +38,9 @@ def best_count(reports: RankedRows, noise: Noise, *, rng: np.random.Generator) -
     """The number of clusters with the best Schwarz criterion."""
     total = reports.shape[0]
     if total <= _REPORTS:
-        rng = generator_of(reports)
-    near = subsample(reports, new_key(rng), _REPORTS)
+        near, rng = shuffled(reports)
+    else:
+        near = subsample(reports, new_key(rng), _REPORTS)
     setting, near = setting_for(reports, noise, 1, near)
     objective = setting.objective(near)
     middle = setting.prior.middle[None]

@@ -17,8 +17,10 @@ from numba import njit
 from numpy.typing import NDArray
 
 from demur.cluster.decoding.priors import CentrePrior, weight_prior, width_prior
+from demur.cluster.decoding.quick_sums import in_columns, quick_sums
 from demur.cluster.decoding.radial import RadialTable
 from demur.cluster.rows.exact_sums import PartialSums, Summable, summed
+from demur.cluster.rows.ranked_rows import RowsInMemory
 
 Array = NDArray[np.float64]
 
@@ -131,12 +133,21 @@ class MixtureObjective:
         n = self.reports.shape[0]
         return -float(value[0]) / n, -gradient[0] / n
 
-    def parts(self, vectors: Array) -> Parts:
-        """The log-likelihood and the log-prior of each vector, summed over reports."""
+    def columns(self) -> Array | None:
+        """The reports as `parts` takes them where sums need not be exact."""
+        if self.product or not isinstance(self.reports, RowsInMemory):
+            return None
+        return in_columns(self.reports.values)
+
+    def parts(self, vectors: Array, columns: Array | None = None) -> Parts:
+        """The log-likelihood and the log-prior of each vector, summed over reports.
+
+        With `columns` they are not exact, and take a fifth of the time.
+        """
         n, k, many = self.reports.shape[0], self.clusters, len(vectors)
         centers, widths, logits = self.split(vectors)
         log_weights = _log_softmax(logits)
-        sums = self._sums(centers, log_weights, widths)
+        sums = self._sums(centers, log_weights, widths, columns)
         by_width, mass = sums[:, 1 : 1 + k], sums[:, 1 + k : 1 + 2 * k]
         by_center = sums[:, 1 + 2 * k :]
         weights = np.exp(log_weights)
@@ -162,18 +173,25 @@ class MixtureObjective:
         total = self._sums(clusters.centers[None], logs[None], widths[None])[0, 0]
         return float(total) / self.reports.shape[0]
 
-    def _sums(self, centers: Array, log_weights: Array, log_widths: Array) -> Array:
+    def _sums(
+        self,
+        centers: Array,
+        log_weights: Array,
+        log_widths: Array,
+        columns: Array | None = None,
+    ) -> Array:
         """The sums of `LikelihoodSums`, a row for each of many sets of clusters."""
         many, k = log_weights.shape
         every = np.broadcast_to(log_widths, (many, k))
-        work = LikelihoodSums(
+        mixtures = (
             np.ascontiguousarray(centers.reshape(many * k, -1)),
             np.ascontiguousarray(log_weights.reshape(-1)),
             self.table.at_all(every.reshape(-1)),
-            self.table.step,
-            self.product,
-            many,
         )
+        if columns is not None:
+            n, step = self.reports.shape[0], self.table.step
+            return np.asarray(quick_sums(columns, n, *mixtures, step, many))
+        work = LikelihoodSums(*mixtures, self.table.step, self.product, many)
         return summed(self.reports, work).reshape(many, -1)
 
 

@@ -124,15 +124,21 @@ def in_order(rows: RankedRows) -> RowsInMemory:
     return RowsInMemory(values[order], ids[order])
 
 
-def generator_of(rows: RankedRows) -> np.random.Generator:
-    """A generator that follows from the rows and their ids, in whatever order they lie.
+def shuffled(rows: RankedRows) -> tuple[RowsInMemory, np.random.Generator]:
+    """All rows in an order that follows from their values, and a generator that does.
 
-    All rows are brought into memory. They are reports, as public as their ids.
+    Both are the same in whatever order the rows lie and whatever their ids are: rows
+    are sorted by value, and a generator that is seeded by them puts them into a random
+    order. All rows are brought into memory. They are reports, and as public.
     """
-    held = in_order(rows)
-    found = hashlib.sha256(held.row_ids.tobytes())
-    found.update((held.values + 0.0).tobytes())  # -0 is 0
-    return np.random.default_rng(int.from_bytes(found.digest(), "little"))
+    values = np.ascontiguousarray(rows.ranked_up_to(bytes(KEY_BYTES), LAST_RANK)[1])
+    values = values + 0.0  # -0 is 0
+    values = values[np.lexsort(values.T[::-1])]
+    digest = hashlib.sha256(values.tobytes()).digest()
+    rng = np.random.default_rng(int.from_bytes(digest, "little"))
+    return RowsInMemory(
+        rng.permutation(values), np.arange(len(values), dtype=np.uint64)
+    ), rng
 
 
 def _enough(size: int, count: int) -> int:
