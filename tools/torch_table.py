@@ -188,6 +188,12 @@ LAYERS = [
     _layer("Conv2d, dilated", lambda: nn.Conv2d(4, 6, 3, dilation=2), images, 6),
     _layer("Conv3d", lambda: nn.Conv3d(2, 4, 3), volumes, 4),
     _layer("ConvTranspose2d", lambda: nn.ConvTranspose2d(4, 6, 3), images, 6),
+    _layer(
+        "ConvTranspose2d, groups",
+        lambda: nn.ConvTranspose2d(4, 6, 3, groups=2),
+        images,
+        6,
+    ),
     _layer("GroupNorm", lambda: nn.GroupNorm(2, 4), images, 4),
     _layer("InstanceNorm2d", lambda: nn.InstanceNorm2d(4, affine=True), images, 4),
     _layer(
@@ -263,6 +269,11 @@ REFUSED = [
     _refused(
         "Embedding with max_norm",
         lambda: Through(nn.Embedding(11, 8, max_norm=1.0), 8),
+        tokens,
+    ),
+    _refused(
+        "Embedding with scale_grad_by_freq",
+        lambda: Through(nn.Embedding(11, 8, scale_grad_by_freq=True), 8),
         tokens,
     ),
     _refused("LazyLinear", lambda: nn.LazyLinear(CLASSES), vectors),

@@ -270,5 +270,42 @@ def test_weights_as_the_refusal_has_them_count():
     assert float(private.loss(private.params, ROWS)) == pytest.approx(wanted, rel=1e-5)
 
 
+class Tagged(nn.Module):
+    """A label for each word."""
+
+    def __init__(self):
+        super().__init__()
+        self.rows, self.head = nn.Embedding(11, 4), nn.Linear(4, 3)
+
+    def forward(self, words):
+        return self.head(self.rows(words))
+
+
+def over_words(module, batch):
+    scores = module(batch["words"]).flatten(0, 1)
+    return functional.cross_entropy(scores, batch["labels"].long().flatten())
+
+
+def test_labels_that_are_ignored_leave_the_mean_over_an_examples_own_words():
+    """As the page says; torch's loss of a batch counts long texts for more."""
+    rng = np.random.default_rng(0)
+    words, labels = rng.integers(0, 11, (3, 5)), rng.integers(0, 3, (3, 5))
+    labels[0, 1:] = labels[1, 3:] = -100
+    module = Tagged()
+    private = PrivateModule(module, over_words)
+    clipped = clipped_grad(private.loss, l2_clip_norm=1e3)
+    batch = {"words": jnp.asarray(words), "labels": jnp.asarray(labels)}
+    found = jax.jit(clipped, compiler_options=QUICK_TO_COMPILE)(private.params, batch)
+    rows = {"words": torch.tensor(words), "labels": torch.tensor(labels)}
+    for i in range(3):  # gradients add up
+        one = {name: row[i : i + 1] for name, row in rows.items()}
+        over_words(module, one).backward()
+    wanted = module.rows.weight.grad.numpy().copy()
+    np.testing.assert_allclose(found.value["rows.weight"], wanted, atol=1e-6)
+    module.zero_grad()
+    (3 * over_words(module, rows)).backward()
+    assert np.abs(module.rows.weight.grad.numpy() - wanted).max() > 0.05
+
+
 def test_an_output_in_place_of_its_loss_is_refused():
     assert "that is .loss" in refused(Layer, lambda m, b: {"loss": plain(m, b)})

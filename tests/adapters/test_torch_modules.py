@@ -232,6 +232,7 @@ def test_a_module_is_trained_and_goes_back_where_it_came_from():
     )
     after = private.to_module(done)
     module.load_state_dict(after.state_dict())
+    assert private._whole.module[0].weight is private._module[0].weight  # one copy
     moved = {k for k, v in after.state_dict().items() if not torch.equal(v, before[k])}
     assert moved == {"0.weight", "3.weight"}
     rows = {"x": torch.tensor(x), "y": torch.tensor(data["y"]).long()}
@@ -290,6 +291,7 @@ REFUSED = {
     "functional.batch_norm": r"torch.nn.functional.batch_norm normal.*nn.GroupNorm",
     "InstanceNorm2d with running statistics": "track_running_stats=False",
     "Embedding with max_norm": "leave max_norm out",
+    "Embedding with scale_grad_by_freq": "how often its row occurs in the batch",
     "LazyLinear": "run the module once",
 }
 

@@ -276,7 +276,9 @@ def backward_elsewhere(h):
 
     def work():
         x = torch.ones(4, 3, requires_grad=True)
-        functional.batch_norm(checkpoint(torch.tanh, x, use_reentrant=True), None, None, training=True)
+        functional.batch_norm(
+            checkpoint(torch.tanh, x, use_reentrant=True), None, None, training=True
+        )
         (x**2).sum().backward()
         return x.grad
 

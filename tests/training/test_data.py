@@ -1,5 +1,7 @@
 """Rows from arrays, memory maps and tables."""
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 import pyarrow as pa
@@ -262,14 +264,16 @@ def test_rows_that_a_torch_sampler_leaves_out_are_not_trained_on():
 def test_what_numpy_cannot_read_of_torch_is_told():
     torch = pytest.importorskip("torch", reason="machine: torch is an extra")
 
-    class Stream(torch.utils.data.IterableDataset):
+    data: Any = torch.utils.data
+
+    class Stream(data.IterableDataset):
         def __iter__(self):
             return iter([{"x": torch.ones(3)}] * 4)
 
         def __len__(self):
             return 4
 
-    class Short(torch.utils.data.Dataset):
+    class Short(data.Dataset):
         def __len__(self):
             return 5
 

@@ -299,12 +299,13 @@ class SparkReports:
     def _check_drawn(self, *, least: int) -> None:
         """Refuse to wipe the key while fewer reports than `least` were drawn.
 
-        Every row that a task gave away is counted, though not in tasks that failed. So
-        fewer than there are means that some were never drawn: `show()` draws twenty.
+        Rows are counted in tasks that came to their end, so fewer than there are mean
+        that some were never drawn: `show()` draws twenty, and ends its task early.
         """
-        drawn = self._drawn.value
         # Where rows changed, tasks fail: that is looked for first, and told.
-        if self._state != "open" or drawn >= least or not self._unchanged():
+        if self._state != "open" or self._drawn.value >= least:
+            return
+        if not self._unchanged():
             return
         again = (
             "run the same call again with the same idempotency key: it costs nothing"
@@ -312,11 +313,10 @@ class SparkReports:
             if self._repeatable
             else "call write(path) of these reports, which are still open"
         )
-        few = f"only some of {len(self)}" if drawn else "none of these"
         raise NothingDrawn(
-            f"{few} reports were drawn, as their DataFrame is lazy: act on all of it"
-            f" in the with (reports.write(path)). Entry {self.entry.sequence} is paid"
-            f" and not committed; {again}."
+            f"these {len(self)} reports were not all drawn, as their DataFrame is lazy:"
+            " act on all of it inside the with (reports.write(path)). Entry"
+            f" {self.entry.sequence} is paid and not committed; {again}."
         )
 
     def close(self) -> None:

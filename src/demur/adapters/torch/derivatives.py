@@ -108,7 +108,7 @@ class _TorchRules(TorchFunctionMode):
         with torch._C.DisableTorchFunction():
             value = self._memory.returned(value)
             if func in _DETACHING:
-                (given, *_) = (*args, *kwargs.values())
+                given = args[0] if args else next(iter((kwargs or {}).values()))
                 value = self._memory.shared(value, given)
         if name != "detach_" and func not in _DETACHING and torch.is_grad_enabled():
             return value

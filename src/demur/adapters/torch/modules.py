@@ -143,7 +143,7 @@ class PrivateModule(Trainable):
             value = torch.func.functional_call(whole, tensors, (rows,))
             if key is None and env.prng_key is not given:
                 raise TypeError(_ALWAYS if self._random else _DRAWS)
-        if not isinstance(value, tuple) and getattr(value, "ndim", 1):
+        if not isinstance(value, tuple) and getattr(value, "ndim", None) != 0:
             raise TypeError(_not_a_scalar(value))
         found = env.t2j_iso(value)
         return found if self._precision is None else jax.tree.map(_widened, found)

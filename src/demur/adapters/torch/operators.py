@@ -16,20 +16,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 import jax.numpy as jnp
 import torch
 
 Function = Callable[..., Any]
+_TORCHAX = ("torchax.ops.op_base", "torchax.ops.ops_registry")
 _NEAR = 25  # points; torch takes products for more
 
 
 @contextmanager
 def operators_of_torch(env: Any) -> Iterator[None]:
     """The operators below in place of torchax's, as long as a module runs."""
-    from torchax.ops import op_base, ops_registry
-
+    op_base, ops_registry = map(import_module, _TORCHAX)
     table = env._ops
     real = {key: table.get(key) for key in (*_OWN, *_IN_PLACE)}
     convolve = real[_aten.convolution].func

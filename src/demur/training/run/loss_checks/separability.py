@@ -77,7 +77,9 @@ def check_separable(
 
     leaves, tree = jax.tree.flatten(structs)
     pairs = [
-        tree.unflatten([_made_up(leaf, attempt, i) for i, leaf in enumerate(leaves)])
+        jax.tree.unflatten(
+            tree, [_made_up(leaf, attempt, i) for i, leaf in enumerate(leaves)]
+        )
         for attempt in range(_TRIES)
     ]
     run, roundoff = _wide_and_quick(compare, params, pairs[0], frozen)
