@@ -198,3 +198,22 @@ def test_beyond_the_grid_the_step_counts_as_known(event):
     assert accounting.price(AllocatedGaussian(steps, s), 1e-6) == accounting.price(
         GaussianEvent(s), 1e-6
     )
+
+
+@pytest.mark.parametrize(("steps", "s"), [(1, 1.0), (2, 0.7), (300, 2.0)])
+def test_noise_beyond_the_grid_counts_whole(steps, s):
+    """Its chance by the union bound, raised by 1e-9; with the record one step moves."""
+    law = random_allocation._ratios(steps, s)
+    reach = random_allocation._REACH
+    away = ndtr(-reach - 1 / s)
+    for told, exact in (
+        (law.left_out_with, ndtr(-reach) + (steps - 1) * away),
+        (law.left_out_without, steps * away),
+    ):
+        assert exact < told <= exact * (1 + 2e-9)
+    assert law.masses.sum() == pytest.approx(1.0, abs=1e-9)
+    assert (law.masses * law.places).sum() == pytest.approx(1.0, abs=1e-9)
+    far = random_allocation.hockey_stick(
+        AllocatedGaussian(steps, s), np.array([2000.0]), True
+    )
+    assert far.tolist() == [law.left_out_with]
