@@ -137,6 +137,46 @@ def test_other_numbers_are_those_of_torch_too(name):
     assert apart(Body(PLAIN[name])) < 1e-5
 
 
+class Attended(nn.Module):
+    def __init__(self, mask, **options):
+        super().__init__()
+        self.layer, self.mask, self.options = nn.Linear(6, 6), mask, options
+
+    def forward(self, x):
+        h = self.layer(x).view(1, 2, 3, 1) * torch.ones(4)
+        attend = functional.scaled_dot_product_attention
+        return attend(h, h * 2, h + 1, self.mask, **self.options)
+
+
+PAIRS = torch.ones(3, 3, dtype=torch.bool).tril()
+LEFT = PAIRS & torch.tensor([False, True, True])  # padding on the left
+ATTENTIONS = {
+    "none": (None, {}),
+    "causal": (None, {"is_causal": True}),
+    "another scale": (PAIRS, {"scale": 0.3}),
+    "hidden": (PAIRS, {}),
+    "nothing to see": (LEFT, {}),
+    "nothing to see, in numbers": (torch.where(LEFT, 0.0, -torch.inf), {}),
+    "for each head": (torch.stack([PAIRS, LEFT])[None], {}),
+    "in numbers": (torch.arange(9.0).view(3, 3), {}),
+}
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_attention_is_torchs(name):
+    mask, options = ATTENTIONS[name]
+    torch.manual_seed(0)
+    assert apart(Attended(mask, **options)) < 1e-5
+
+
+@pytest.mark.parametrize("mask", [LEFT, torch.where(LEFT, 0.0, -torch.inf)])
+def test_without_torchs_attention_padding_on_the_left_is_no_number(mask, monkeypatch):
+    """And an example whose gradient is not finite is left out of the training."""
+    monkeypatch.setattr(modules, "operators_of_torch", lambda env: nullcontext())
+    torch.manual_seed(0)
+    assert apart(Attended(mask)) == np.inf
+
+
 TRANSPOSED = [
     (kind, {"groups": groups, "stride": stride, "padding": 1, "dilation": dilation})
     for kind in (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)

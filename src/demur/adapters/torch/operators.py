@@ -7,6 +7,8 @@ While a module runs on JAX arrays, they have torch's own meaning:
 - Norms, standard deviations and distances have the gradient 0 where they are 0. JAX
   divides by 0 there, and an example whose gradient is not finite does not count: one
   row of zeros would leave its whole example out of the training, without a word.
+- Attention of a word whose keys are all masked (padding on the left, or outside of a
+  window) is 0, as in torch. -inf everywhere is no number after a softmax.
 - `clamp` and what is made of it pass on no gradient where they cut. JAX multiplies by
   0, which leaves infinity times 0 behind `x.clamp(min=0).sqrt()`.
 - At a kink, and where several entries are the largest, the side that torch takes.
@@ -32,11 +34,13 @@ def operators_of_torch(env: Any) -> Iterator[None]:
     """The operators below in place of torchax's, as long as a module runs."""
     op_base, ops_registry = map(import_module, _TORCHAX)
     table = env._ops
-    real = {key: table.get(key) for key in (*_OWN, *_IN_PLACE)}
+    real = {key: table.get(key) for key in (*_OWN, *_IN_PLACE, *_ATTENTION)}
     convolve = real[_aten.convolution].func
     own = _OWN | {_aten.convolution: _grouped(convolve)}
     for key, function in own.items():
         table[key] = ops_registry.Operator(key, function, True, True, False, False)
+    for key in _ATTENTION:
+        table[key] = ops_registry.Operator(key, _attention, False, True, False, False)
     for key, functional in _IN_PLACE.items():
         write = op_base.InplaceOp(functional)
         table[key] = ops_registry.Operator(key, write, False, True, False, True)
@@ -180,6 +184,42 @@ def _largest(place: Function) -> Function:
     return pick
 
 
+def _attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """Of torch's own operations, whose dropout has its key from torchax."""
+    if enable_gqa:
+        key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
+        value = value.repeat_interleave(query.shape[-3] // value.shape[-3], -3)
+    factor = query.shape[-1] ** -0.5 if scale is None else scale
+    scores = query @ key.transpose(-2, -1) * factor
+    if is_causal:
+        ones = torch.ones(scores.shape[-2:], dtype=torch.bool, device=query.device)
+        scores = scores.masked_fill(ones.tril().logical_not(), -torch.inf)
+    alone = None
+    if attn_mask is not None:
+        hidden = attn_mask == (0 if attn_mask.dtype == torch.bool else -torch.inf)
+        if attn_mask.dtype == torch.bool:
+            scores = scores.masked_fill(hidden, -torch.inf)
+        else:
+            scores = scores + attn_mask
+        alone = hidden.all(-1, keepdim=True)
+        scores = scores.masked_fill(alone, 0.0)
+    weights = torch.softmax(scores, -1)
+    if alone is not None:
+        weights = weights.masked_fill(alone, 0.0)
+    if dropout_p > 0:
+        weights = torch.dropout(weights, dropout_p, True)
+    return weights @ value
+
+
 def _axis(x: Any, dim: Any) -> Any:
     """An empty list of axes is all of them."""
     if dim is None or x.ndim == 0:
@@ -210,6 +250,10 @@ _OWN: dict[Any, Function] = {
     _aten.max.dim: _largest(jnp.argmax),
     _aten.min.dim: _largest(jnp.argmin),
 }
+_ATTENTION = (
+    torch.nn.functional.scaled_dot_product_attention,
+    _aten.scaled_dot_product_attention,
+)
 _IN_PLACE = {
     _aten.abs_: _aten.abs,
     _aten.floor_: _aten.floor,
