@@ -153,6 +153,7 @@ def test_it_prints(held, tmp_path):
     assert stat.S_IMODE(place.stat().st_mode) == 0o600, "it has the opening"
     page = place.read_text()
     assert "@page" in page and "@media print" in page and '<html lang="en">' in page
+    assert 'content: "certificate of deletion"' in page, "at its foot"
     assert page.count("<h1>") == 1 and '<th scope="row">' in page
     with pytest.raises(ValueError, match="there is no folder"):
         write_certificate(held, tmp_path / "nowhere" / "page.html")

@@ -12,6 +12,8 @@ from typing import Any
 
 from demur.report.text import attribute, safe
 
+# What stands at the foot of printed pages, by the name of their data.
+_FOOTERS = {"ledger": "privacy report", "certificate": "certificate of deletion"}
 # Nothing may be fetched or run, even if the escaping of a text failed.
 _POLICY = (
     "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'"
@@ -23,6 +25,8 @@ def document(
 ) -> str:
     """A page with its style, and with its data as JSON in the element `data_name`."""
     style = files("demur.report").joinpath("page.css").read_text(encoding="utf-8")
+    footer = _FOOTERS.get(data_name, "demur")
+    style = style.replace('content: "privacy report"', f'content: "{footer}"')
     # "<" must not end the script element, so it is written as an escape.
     text = json.dumps(data, allow_nan=False).replace("<", "\\u003c")
     return (
