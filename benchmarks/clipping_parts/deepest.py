@@ -381,15 +381,21 @@ class Lines:
         Those whose programs are compiled come first, the deepest before the others.
         """
         known = self.sizes_of_programs(case)
-        if self.of("ran", case) or len(known) < 2:
+        if len(known) < 2:
             return []
         limit = self.limit(case)
+        ran = max((line["layers"] for line in self.of("ran", case)), default=0)
         least = min((line["layers"] for line in self.of("failed", case)), default=10**9)
         ready = [n for n, gib in known.items() if gib < limit and n < least]
         ready = [n for n in ready if known[n] > LEAST * limit]
         foretold = [self.depth_of(case, share * limit) for share in SHARES]
         new = [n for n in foretold if n not in known and 0 < n < least]
-        return sorted(ready, reverse=True) + new
+        if ready and known[max(ready)] < SHARES[1] * limit:
+            # Programs grow by less than the first two foretold: there may be room.
+            deeper = [n for n in new if n > max(ready)]
+            new = [n for n in new if n not in deeper]
+            return [n for n in deeper + sorted(ready, reverse=True) + new if n > ran]
+        return [n for n in sorted(ready, reverse=True) + new if n > ran]
 
 
 def started(
@@ -441,8 +447,7 @@ def search(options: argparse.Namespace, lines: Lines) -> None:
         return float(share * options.until - (time.perf_counter() - begun))
 
     names = list(cases(options.size))
-    todo = [name for name in names if not lines.of("ran", name)]
-    todo = [name for name in todo if len(lines.sizes_of_programs(name)) < 4]
+    todo = [name for name in names if len(lines.sizes_of_programs(name)) < 4]
     children = {name: started(options, "foresee", name) for name in todo}
     for name, process in children.items():
         end = waited(process, log_of(options, name), left(COMPILING))
@@ -475,7 +480,7 @@ def report(lines: Lines, names: list[str]) -> None:
             print(f"{name:16} GiB by layers {sizes}; of {lines.limit(name):.1f}")
         for line in lines.of("failed", name):
             print(f"{'':16} {line['layers']} layers failed: {line['said'][:90]}")
-        for line in lines.of("ran", name):
+        for line in lines.of("ran", name)[-1:]:
             print(
                 f"{'':16} {line['layers']} layers ran: "
                 f"{line['parameters'] / 1e9:.2f}e9 parameters, "
