@@ -12,7 +12,7 @@ import pytest
 
 from demur import AddOrRemoveOne, Ball, Erasure, ReplaceOne, Sensitivity
 from demur.core import display, recording
-from demur.core.accounting import repetitions
+from demur.core.accounting import delta_of, prices, repetitions
 from demur.core.accounting.estimates import rough_price
 from demur.core.accounting.events import (
     AllocatedGaussian,
@@ -310,6 +310,28 @@ def test_totals_add_up_equal_events_by_their_kind():
 def test_events_that_make_no_sense_are_refused(make, kind, text):
     with pytest.raises(kind, match=text):
         make()
+
+
+KINDS = {
+    "pure": Pure(0.75),
+    "Gaussian": Repeated(GaussianEvent(4.0), 3),
+    "sampled": Repeated(PoissonGaussian(0.1, 1.0), 5),
+    "pairs": Repeated(ApproxDP(0.25, 1e-4), 2),
+    "pure and Gaussian": compose([Pure(0.25), GaussianEvent(4.0)]),
+    "sampled and pure": compose([PoissonGaussian(0.1, 1.0), Pure(0.25)]),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_search_rests_on_the_deltas_of_its_runs(kind):
+    """Read point by point in another way; none is free."""
+    epsilons = np.array([0.0, 0.2, 0.5, 1.0])
+    told = prices._deltas(KINDS[kind], epsilons)
+    exact = np.array([delta_of(KINDS[kind], float(e)) for e in epsilons])
+    assert (told > 0.0).all() or kind == "pure"
+    np.testing.assert_allclose(told, exact, rtol=0.02, atol=1e-9)
+    least = price(KINDS[kind], 1e-2)
+    assert least < price(BestOf((KINDS[kind],), LAW), 1e-2) < math.inf
 
 
 def test_a_search_names_each_alternative_once():
