@@ -254,6 +254,44 @@ def test_without_the_check_a_write_is_lost(view, monkeypatch):
     assert apart(written("mul_", view)) > 0.1
 
 
+def made_without_a_device(h):
+    """Written into a copy, it was left at zero without a word."""
+    made = torch.zeros(1, 6)
+    for place in range(6):
+        made[:, place] = h[:, 5 - place]
+    return made
+
+
+INTO_CONSTANTS = {
+    "entries": made_without_a_device,
+    "sum": lambda h: torch.zeros(1, 6).add_(h),
+    "slice": lambda h: torch.zeros(1, 6)[:, :3].copy_(h[:, 3:]),
+}
+
+
+@pytest.mark.parametrize("name", INTO_CONSTANTS)
+def test_a_write_into_a_constant_is_refused(name):
+    with pytest.raises(ValueError, match=r"without a device.*x.new_zeros.*Nothing"):
+        apart(INTO_CONSTANTS[name])
+
+
+def test_constants_are_written_as_in_torch():
+    """And what is made like a tensor, slice by slice."""
+
+    def function(h):
+        mask = torch.zeros(6, 6)
+        mask.fill_diagonal_(1.0)
+        mask[0] = 2.0
+        mask[:, 1].mul_(3.0)
+        mask.view(-1)[3] = 5.0
+        made = torch.zeros_like(h)
+        for place in range(6):
+            made[:, place] = h[:, 5 - place]
+        return made.copy_(made[:, :] * 2) @ mask
+
+    assert apart(function) < 1e-5
+
+
 def test_ordinary_code_writes_in_place():
     """A residual block, and a slice that is scaled, as people write them."""
 

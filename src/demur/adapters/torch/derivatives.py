@@ -26,6 +26,10 @@ from demur.adapters.torch.shared_memory import SharedMemory, is_write
 
 # Without a device torch draws these itself, once for all examples and steps.
 _DRAWING = (torch.rand, torch.randn, torch.randint)
+# These draw by a key also where a tensor of torch's own says how.
+_KEYED = frozenset(
+    "bernoulli multinomial normal rand_like randn_like randint_like dropout".split()
+)
 # torchax differentiates through these, though not through the method of its tensors.
 _DETACHING = (torch.detach, torch.Tensor.detach)
 _SAID = "Nothing was spent."
@@ -80,6 +84,12 @@ class _TorchRules(TorchFunctionMode):
             return given
         return self._env.j2t_iso(self._env.t2j_copy(given.detach()))
 
+    def _read(self, given: Any) -> Any:
+        """A slice that is written somewhere, as a tensor of its own."""
+        if not isinstance(given, self._known[1]):
+            return given
+        return self._env.j2t_iso(self._env.t2j_iso(given))
+
     def __torch_function__(
         self,
         func: Callable[..., Any],
@@ -89,12 +99,23 @@ class _TorchRules(TorchFunctionMode):
     ) -> Any:
         del types
         name = getattr(func, "__name__", "")
+        leaves = torch_tree.tree_leaves((tuple(args), kwargs or {}))
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        if tensors and not any(isinstance(one, self._known) for one in tensors):
+            if name not in _KEYED:
+                # Constants stay torch's own, so that a write finds what it is for.
+                refuse_call(name, args, kwargs or {})
+                return func(*args, **(kwargs or {}))
+        elif is_write(name) and args and not isinstance(args[0], self._known):
+            _refuse_lost_write(name)
         with torch._C.DisableTorchFunction():
             args, kwargs = torch_tree.tree_map_only(
                 torch.Tensor, self._on_jax, (tuple(args), kwargs or {})
             )
             self._memory.check(name, args, kwargs)
             refuse_call(name, args, kwargs)
+            if is_write(name):
+                args = (args[0], *torch_tree.tree_map(self._read, args[1:]))
         if func in _DRAWING:
             kwargs = {"device": "jax"} | kwargs
         try:
@@ -134,6 +155,14 @@ class _TorchRules(TorchFunctionMode):
             real(tensor, key, value)
 
         return checked
+
+
+def _refuse_lost_write(name: str) -> None:
+    raise ValueError(
+        f"the module writes ({name}) into a tensor that it made without a device, where"
+        " no gradient would follow: make it by x.new_zeros(...), torch.zeros_like(x) or"
+        " with device=x.device. Nothing was spent."
+    )
 
 
 def _refuse_unseen_write(name: str) -> None:
