@@ -380,7 +380,7 @@ def test_operations_are_counted_from_the_equations():
 
     w = {"k": jnp.zeros((3, 3, 4, 8)), "w": jnp.zeros((128, 50))}
     x = jnp.zeros((2, 8, 8, 4))
-    counted = jax.jit(loss).lower(w, x).cost_analysis()["flops"]
+    counted = (jax.jit(loss).lower(w, x).cost_analysis() or {})["flops"]
     by_hand = 2 * 2 * 4 * 4 * 8 * 9 * 4 + 2 * 2 * 128 * 50
     assert by_hand < loss_flops(loss, w, x) < 1.1 * by_hand
     assert loss_flops(loss, w, x) == pytest.approx(counted, rel=0.15)
