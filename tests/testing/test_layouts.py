@@ -6,7 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from demur.audit import NoPower
+from demur.audit import NoPower, shared_noise_test
+from demur.audit.distributions import normal
 from demur.core.entropy import Seeded
 from demur.testing.audit_suite import Size, all_cases
 from demur.testing.audit_suite.layouts import spark, training
@@ -114,6 +115,8 @@ def test_a_short_run_over_eight_devices_is_what_was_charged():
     run = training.laid_out_run("sharded", 12, 0)
     assert run.noise.shape == (12, 512) and run.moves.max() < 1.0 + training._ROUNDING
     assert 0.9 < run.noise.std() < 1.1
+    parts = training.by_part(run.noise)
+    assert not shared_noise_test(parts, normal(1.0)).refuted
 
 
 @pytest.mark.slow
