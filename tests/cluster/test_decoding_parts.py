@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from demur.cluster import PrivateKMeans, UnsupportedClusters
+from demur.cluster.decoding import noise as noise_module
 from demur.cluster.decoding import posterior, search
 from demur.cluster.decoding.clipped_law import with_clipped_law
 from demur.cluster.decoding.likelihood import Clusters, MixtureObjective
@@ -234,6 +235,27 @@ def test_reports_on_the_floor_do_not_hide_the_variance_of_points():
     assert every.within()[1].noise == pytest.approx(spread.noise, rel=0.01)
     # In the plane the floor cannot be told apart by distance.
     assert math.isinf(noise_of(BPM(4.0, "auto", 2)).within()[0])
+
+
+def test_reports_on_a_floor_that_does_not_hold_the_ball_are_left_out(monkeypatch):
+    """d = 16: the ball is wider than the cube of reports, and 2% of its volume."""
+    rng = np.random.default_rng(0)
+    bpm = BPM(16.0, "auto", 16)
+    points = 0.5 + 0.08 * rng.normal(size=(600, 16))
+    noise, total = noise_of(bpm), points.var(axis=0).sum()
+    assert 0.5 + bpm.L < noise.within()[0] < math.inf
+
+    def found():
+        each = [
+            moments(bpm.privatize(points, source=Seeded(s)).value.values, noise)
+            for s in range(8)
+        ]
+        return np.array([one.variances.sum() for one in each]) / total
+
+    assert np.abs(found() - 1.0).max() < 0.5
+    # The twin keeps them all: six reports are most of the variance, or none of it.
+    monkeypatch.setattr(noise_module, "_LITTLE", 1e-300)
+    assert np.abs(found() - 1.0).max() > 0.8
 
 
 def test_few_reports_shrink_their_mean():

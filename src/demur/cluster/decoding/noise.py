@@ -14,6 +14,7 @@ from demur.mechanisms.laplace_reports import LaplaceReports
 from demur.mechanisms.reports import ReportMechanism
 
 _FAR_SHARE = 1e-4  # of reports that `within` leaves out beside those of the floor
+_LITTLE = 0.02  # of the floor
 _INVISIBLE = 1e-12  # weight of a uniform floor: below one report of many billions
 
 
@@ -81,16 +82,20 @@ class PureNoise:
         most of the reports' variance. A report of the other part is farther from its
         point than q once in 10,000, and its point sqrt(d) / 2 from the middle at most.
         Within T = q + sqrt(d) / 2 nearly all of that part is kept, whatever the point,
-        and of the floor the share V_d T^d / (1 + 2L)^d, uniform in a ball. Where that
-        ball does not lie in the cube of reports all of them are kept.
+        and of the floor the share V_d T^d / (1 + 2L)^d, uniform in a ball. A ball that
+        is not inside the cube of reports has less; where even the whole of it would
+        have little of the floor that is as good. Otherwise all reports are kept.
         """
         law, d = self._law, self.block
         q = float(special.gammaincinv(d + 1.0, 1.0 - _FAR_SHARE)) / self.rate
         radius = q + 0.5 * math.sqrt(d)
-        if not d == self.dimension or not radius < 0.5 + self.threshold < math.inf:
+        if d != self.dimension or math.isinf(self.threshold):
             return math.inf, self.spread
         log_share = 0.5 * d * math.log(math.pi) - math.lgamma(0.5 * d + 1.0)
         log_share += d * math.log(radius / (1.0 + 2.0 * self.threshold))
+        inside = radius < 0.5 + self.threshold
+        if not inside and log_share > math.log(_LITTLE):
+            return math.inf, self.spread
         floor = law.uniform_weight * math.exp(log_share)
         informative = law.alpha / (law.alpha + floor)
         variance = informative * law.excess_square / d

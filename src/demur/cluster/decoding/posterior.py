@@ -51,7 +51,7 @@ In many dimensions the prior is much narrower in some directions than what repor
 and few steps do not find that out: where hardly any is taken the draws are the peak,
 which is what the centres then come from, and no measure of what is not known.
 
-Everything comes from the reports and a generator seeded by `random_state`.
+Everything comes from the reports and a generator that they seed (`search`).
 """
 
 from __future__ import annotations

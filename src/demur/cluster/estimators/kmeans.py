@@ -52,10 +52,10 @@ class PrivateKMeans(CentreDistances, PrivateClusterer):
     of it, and are wide there (`decoding.subspace`).
 
     Up to 1,000,000 pairs of report and cluster the search and the chains are seeded by
-    the reports and their row ids, so that a fit is a function of them alone, and
-    `random_state` changes nothing; beyond, and for the other decoders, it seeds the
-    clustering. (For "auto" it also chooses the 10,000 reports on which numbers of
-    clusters are compared, where there are more.)
+    the values of the reports, so that a fit is a function of those alone: their order,
+    their ids and `random_state` change nothing. Beyond, and for the other decoders,
+    `random_state` seeds the clustering. (For "auto" it also chooses the 10,000 reports
+    on which numbers of clusters are compared, where there are more.)
 
     `labels_` and `inertia_` are those of the *reports*, and so is `fit_predict`.
     `entry_` is the ledger entry that paid, None after `fit_reports`.
