@@ -37,7 +37,7 @@ def test_two_sources_of_one_seed_are_equal_whatever_was_drawn():
     assert one == two and hash(one) == hash(two) and one != Seeded(8)
     assert repr(one) == "Seeded(seed=7)"
     with pytest.raises(TypeError):
-        Seeded(7, [3])
+        Seeded(*(7, [3]))
 
 
 def test_operating_system_sources_are_one_value():

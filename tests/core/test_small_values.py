@@ -5,6 +5,7 @@ import dataclasses
 import math
 import pickle
 from fractions import Fraction
+from typing import Any
 
 import dp_accounting as dpa
 import numpy as np
@@ -430,7 +431,8 @@ def test_what_declares_nothing_is_refused(thing):
 
 def test_a_sensitivity_is_the_smallest_that_is_implied():
     line = PiecewiseLinear.linear(slope=2.0, cap=1.0)
-    table = Sensitivity.of({ReplaceOne(): 1.0, UNIT: np.float32(0.5), "x": line})
+    half: Any = np.float32(0.5)
+    table = Sensitivity.of({ReplaceOne(): 1.0, UNIT: half, "x": line})
     assert table.at(UNIT) == 0.5 and table.at(ReplaceOne()) == 1.0
     assert all(type(moved) is float for _, moved in table.units)
     assert table.at(Ball(0.25, space="x")) == 0.5
@@ -440,9 +442,9 @@ def test_a_sensitivity_is_the_smallest_that_is_implied():
     for wrong in ({}, [], None, {UNIT: line}, {"x": 1.0}, {3: 1.0}):
         with pytest.raises(TypeError, match="sensitivity must"):
             Sensitivity.of(wrong)
-    for wrong in (0.0, -1.0, math.inf):
+    for value in (0.0, -1.0, math.inf):
         with pytest.raises(ValueError, match="sensitivity at AddOrRemoveOne"):
-            Sensitivity.of({UNIT: wrong})
+            Sensitivity.of({UNIT: value})
 
 
 def test_digests_tell_things_apart():
@@ -508,9 +510,12 @@ def test_what_a_notebook_shows_is_looked_up_when_it_is_asked_for(monkeypatch):
             return "axes"
 
     names = []
-    monkeypatch.setattr(
-        display, "import_module", lambda name: names.append(name) or Module()
-    )
+
+    def imported(name):
+        names.append(name)
+        return Module()
+
+    monkeypatch.setattr(display, "import_module", imported)
 
     class Result(display.Displayed):
         pass

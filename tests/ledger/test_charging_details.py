@@ -462,9 +462,12 @@ def test_a_payment_that_was_committed_has_not_failed(ledger):
 
 def test_a_payment_commits_once(ledger, monkeypatch):
     asked, commit = [], ledger._commit
-    monkeypatch.setattr(
-        ledger, "_commit", lambda *given: (asked.append(given), commit(*given))
-    )
+
+    def committing(*given):
+        asked.append(given)
+        return commit(*given)
+
+    monkeypatch.setattr(ledger, "_commit", committing)
     with ledger.paid(COUNT, label="x") as payment:
         payment.released("reports")
     payment.commit()

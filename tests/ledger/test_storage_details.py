@@ -181,9 +181,12 @@ def test_a_ledger_that_was_created_stays_open(place, monkeypatch):
         return attach(self, store, *given, **named)
 
     monkeypatch.setattr(Ledger, "_attach", heard)
-    monkeypatch.setattr(
-        LedgerStore, "close", lambda self: (closed.append(self), close(self))
-    )
+
+    def closing(self):
+        closed.append(self)
+        close(self)
+
+    monkeypatch.setattr(LedgerStore, "close", closing)
     ledger = Ledger.create(place, **TERMS)
     again = Ledger.open(place)
     assert made == [ledger._store, again._store]
@@ -347,16 +350,17 @@ def test_a_name_is_taken_if_it_is_free(tmp_path, monkeypatch):
 def test_names_are_given_under_a_lock_of_the_folder(tmp_path, monkeypatch):
     asked, opened_ones = [], []
     flock, close = atomic_files.fcntl.flock, os.close
-    monkeypatch.setattr(
-        atomic_files.fcntl,
-        "flock",
-        lambda descriptor, how: (asked.append(how), flock(descriptor, how)),
-    )
-    monkeypatch.setattr(
-        os,
-        "close",
-        lambda descriptor: (opened_ones.append(descriptor), close(descriptor)),
-    )
+
+    def locking(descriptor, how):
+        asked.append(how)
+        flock(descriptor, how)
+
+    def closing(descriptor):
+        opened_ones.append(descriptor)
+        close(descriptor)
+
+    monkeypatch.setattr(atomic_files.fcntl, "flock", locking)
+    monkeypatch.setattr(os, "close", closing)
     ((temporary, place),) = aside(tmp_path, "a")
     atomic_files.link_if_free(temporary, place)
     assert asked == [atomic_files.fcntl.LOCK_EX] and len(opened_ones) == 1

@@ -1,5 +1,7 @@
 """Every account: what it refuses, how it divides a run, and what a draw costs."""
 
+from typing import Any
+
 import pytest
 
 from demur.core.accounting import fixed_batch_epsilon
@@ -40,7 +42,7 @@ ADD, ZERO, REPLACE = (
 POISSON = {"sampling_prob": 0.1, "iterations": 10, "cycle_length": 4}
 ALLOCATED = {"total_participations": 3, "iterations": 10}
 FIXED = {"batch_size": 5, "iterations": 10}
-ACCOUNTS = {
+ACCOUNTS: dict[str, Any] = {
     "Poisson": (CyclicPoissonSampling, POISSON, lambda s: PoissonAccount(s, 2)),
     "participation": (CyclicPoissonSampling, POISSON, ParticipationAccount),
     "allocation": (RandomAllocationSampling, ALLOCATED, AllocationAccount),
@@ -53,9 +55,7 @@ every = pytest.mark.parametrize("name", ACCOUNTS)
 def test_a_subclass_whose_batches_may_be_others_has_no_account(name):
     kind, given, account = ACCOUNTS[name]
 
-    class Other(kind):
-        pass
-
+    Other = type("Other", (kind,), {})
     account(kind(**given))
     with pytest.raises(NotPriced, match="Other is not a batch strategy"):
         account(Other(**given))
