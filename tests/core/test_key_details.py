@@ -2,6 +2,7 @@
 
 import copy
 import hashlib
+from typing import Any
 
 import pytest
 
@@ -36,8 +37,9 @@ def test_two_sources_of_one_seed_are_equal_whatever_was_drawn():
     one.new_key()
     assert one == two and hash(one) == hash(two) and one != Seeded(8)
     assert repr(one) == "Seeded(seed=7)"
+    source: Any = Seeded
     with pytest.raises(TypeError):
-        Seeded(*(7, [3]))
+        source(7, [3])
 
 
 def test_operating_system_sources_are_one_value():
