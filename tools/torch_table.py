@@ -287,6 +287,7 @@ MODELS = (
     "RoBERTa",
     "GPT-2, next words, tied",
     "LLaMA, next words",
+    "Mistral, sliding window",
     "T5, sequence to sequence",
     "ViT",
 )
@@ -388,6 +389,13 @@ def hugging_face() -> list[Row]:
             "LLaMA, next words",
             t.LlamaForCausalLM,
             t.LlamaConfig(**llama),
+            words,
+            following,
+        ),
+        row(
+            "Mistral, sliding window",
+            t.MistralForCausalLM,
+            t.MistralConfig(**llama, sliding_window=3),
             words,
             following,
         ),
