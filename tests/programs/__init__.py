@@ -33,7 +33,8 @@ def offer() -> None:
 
 def python() -> list[str]:
     """The beginning of a command that runs Python."""
-    if not hasattr(os, "pidfd_open"):
+    # A sabotage is applied when a Python starts, and may start threads in the server.
+    if not hasattr(os, "pidfd_open") or "DEMUR_SABOTAGE" in os.environ:
         return [sys.executable]
     address = Path(os.environ[ADDRESS])
     address.parent.mkdir(mode=0o700, exist_ok=True)
