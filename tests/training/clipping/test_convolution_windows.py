@@ -13,7 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from demur.training.clipping.ghost import convolution, layers
+from demur.training import clipped_grad
+from demur.training.clipping.ghost import convolution, layers, routes
 
 # Space, window, strides, padding, dilation of the data, of the window; groups.
 CASES = {
@@ -132,3 +133,65 @@ def test_the_smallest_factors_are_chosen():
             assert numbers(layer) == min(map(numbers, choices(layer)))
     assert [axis.shifted for axis in found("3 x 3")[0].window].count(True) == 1
     assert found("one position")[0].form[0] == 1
+
+
+def norms(network_of, data):
+    """Norms by "auto", the factors being taken, and whether the sum is finite."""
+    kernel = np.random.default_rng(1).normal(size=(2, 3, 4))
+
+    def loss(kernel, batch):
+        return jnp.sum(jnp.sin(network_of(kernel, batch)))
+
+    grad = clipped_grad(loss, l2_clip_norm=1.0, return_grad_norms=True)
+    total, aux = grad(kernel.astype(data.dtype), data)
+    assert np.isfinite(total.value).all()
+    return np.asarray(aux.grad_norms)
+
+
+def line(**options):
+    numbers = ("NHC", "HIO", "NHC")
+    options = {"window_strides": (1,), "padding": "VALID", **options}
+    return lambda kernel, batch: jax.lax.conv_general_dilated(
+        batch, kernel, dimension_numbers=numbers, **options
+    )
+
+
+def rows(length, dtype=jnp.float32):
+    return np.random.default_rng(2).normal(size=(3, length, 3)).astype(dtype)
+
+
+def test_an_image_smaller_than_the_window_has_no_gradient(monkeypatch):
+    monkeypatch.setattr(routes, "_is_better_formed_by_jax", lambda way: False)
+    far = line(rhs_dilation=(9,))
+    np.testing.assert_array_equal(norms(far, rows(3)), np.zeros(3))
+
+
+def test_what_no_window_covers_does_not_count(monkeypatch):
+    """Two pixels under a window of two rows, three apart: the middle row is in none."""
+    monkeypatch.setattr(routes, "_is_better_formed_by_jax", lambda way: False)
+    gaps, data = line(rhs_dilation=(3,)), rows(5)
+    wanted = norms(gaps, data)
+    data[1, 2] = np.nan
+    np.testing.assert_array_equal(norms(gaps, data), wanted)
+    monkeypatch.setattr(
+        convolution.WindowAxis,
+        "can_shift",
+        property(lambda axis: axis.stride == 1 and axis.offsets > 1),
+    )
+    monkeypatch.setattr(
+        convolution.Convolution,
+        "_sizes",
+        lambda layer, window: (1, 0, -sum(axis.shifted for axis in window)),
+    )
+    with pytest.raises((AssertionError, TypeError, ValueError)):
+        np.testing.assert_array_equal(norms(gaps, data), wanted)
+
+
+def test_an_example_that_is_not_a_number_stays_alone_in_double_precision(monkeypatch):
+    """JAX's own rule makes one convolution of all examples, with zeros between them."""
+    with jax.enable_x64(True):
+        data = rows(6, jnp.float64)
+        data[1] = np.nan
+        np.testing.assert_array_equal(np.isnan(norms(line(), data)), [0, 1, 0])
+        monkeypatch.setattr(routes, "_is_better_formed_by_jax", lambda way: True)
+        assert np.isnan(norms(line(), data)).sum() > 1

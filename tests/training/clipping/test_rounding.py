@@ -12,6 +12,7 @@ from demur.training import clipped_grad
 from demur.training.clipping import norms
 from demur.training.clipping.clip_factors import Clip
 from demur.training.clipping.factored_gradients import FactoredGradients
+from demur.training.clipping.ghost import lookups
 from demur.training.clipping.norms import measure, norm_method
 from demur.training.clipping.rounding import sum_of_squares, total
 
@@ -192,3 +193,65 @@ def test_a_factor_too_small_for_its_dtype_is_zero():
     (weight,), fine = Clip(1.0, False, 1.0).factors([found], [0], None)
     assert bool(fine[0])
     assert float(weight[0]) == 0.0
+
+
+def looked_up_twice():
+    """The longest contribution of two look-ups of a row that nearly cancel."""
+    rng = np.random.default_rng(4)
+    first = rng.normal(size=(12, 1, 1, 5)) * 1e5
+    both = np.concatenate([first, rng.normal(size=first.shape) - first], axis=2)
+    numbers = jnp.zeros((1, 2), jnp.int32)
+    grad = jax.jit(
+        clipped_grad(
+            lambda p, ids, x: jnp.sum(p[ids] * x),
+            l2_clip_norm=0.37,
+            batch_argnums=(1, 2),
+        )
+    )
+    found = [
+        grad(jnp.ones((9, 5)), numbers, jnp.asarray(one, jnp.float32)).value
+        for one in both
+    ]
+    return max(float(np.linalg.norm(np.asarray(one, float))) for one in found) / 0.37
+
+
+def test_look_ups_that_cancel_stay_within_the_norm(monkeypatch):
+    """Both are scaled and rounded, and what is left of them is far shorter."""
+    assert looked_up_twice() <= 1.0
+    monkeypatch.setattr(lookups, "_rounded", lambda terms, dtype: None)
+    assert looked_up_twice() > 1.00001
+
+
+@pytest.mark.parametrize("dtype", [jnp.int8, jnp.uint8])
+def test_numbers_of_rows_in_bytes(dtype):
+    """A byte ends before the rows of this table do."""
+    spec = jax.lax.GatherDimensionNumbers((1,), (0,), (0,))
+    mode = jax.lax.GatherScatterMode.FILL_OR_DROP
+
+    def loss(p, ids):
+        found = jax.lax.gather(p, ids[0], spec, (1, 2), mode=mode, fill_value=0.0)
+        return jnp.sum(found)
+
+    ids = jnp.full((1, 3, 1), 100, dtype)
+    grad = clipped_grad(loss, l2_clip_norm=1e3, return_grad_norms=True)
+    total, aux = grad(jnp.ones((300, 2)), ids)
+    assert float(total.value[100, 0]) == 3.0
+    assert float(aux.grad_norms[0]) == pytest.approx(3 * 2**0.5)
+
+
+@pytest.mark.parametrize("mode", [None, "clip", "fill", "promise_in_bounds"])
+def test_numbers_outside_the_table_count_as_in_the_derivative(mode):
+    """-3 is the first row of three; by plain indexing -4, 3 and 9 have no gradient."""
+    ids = jnp.asarray([[-4, -3, 1, 3, 9]])
+
+    def loss(p, ids):
+        return jnp.sum(p.at[ids].get(mode=mode, fill_value=0.5) ** 2)
+
+    p = jnp.arange(1.0, 7.0).reshape(3, 2)
+    grad = clipped_grad(loss, l2_clip_norm=1e3)
+    wanted = jax.grad(loss)(p, ids)
+    np.testing.assert_array_equal(grad(p, ids).value, wanted)
+    large = jnp.concatenate([p, jnp.ones((9, 2))])  # more rows than look-ups
+    np.testing.assert_array_equal(
+        grad(large, ids + 9).value, jax.grad(loss)(large, ids + 9)
+    )

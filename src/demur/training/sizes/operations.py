@@ -24,7 +24,7 @@ def loss_flops(loss: Callable[..., Any], *structs: Any) -> float:
 
 
 def _operations(jaxpr: core.Jaxpr) -> float:
-    return sum(map(_of_equation, jaxpr.eqns))
+    return float(sum(map(_of_equation, jaxpr.eqns)))
 
 
 def _of_equation(eqn: core.JaxprEqn) -> float:

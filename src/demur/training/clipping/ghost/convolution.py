@@ -50,9 +50,16 @@ class WindowAxis:
 
     @property
     def can_shift(self) -> bool:
-        """Whether the offsets may stand with the cotangent."""
+        """Whether the offsets may stand with the cotangent.
+
+        A slice has all data from the first position to the last. Where fewer pixels
+        than the dilation leave gaps, some of it is under no window: not a number
+        there, times zero, would leave out an example whose gradient is finite.
+        """
+        if self.stride == 1:
+            return self.offsets > 1 and self.pixels >= self.dilation
         dense = self.dilation == 1 and self.offsets % self.stride == 0
-        return self.offsets > 1 and (self.stride == 1 or dense)
+        return self.offsets > 1 and dense
 
     @property
     def shifts(self) -> int:

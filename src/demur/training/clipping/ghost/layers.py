@@ -108,15 +108,18 @@ class Lookup:
     ) -> FactoredGradients:
         """Row numbers against the rows' cotangents.
 
-        A number outside the table is clipped or takes no part, as in the loss.
+        A number outside the table is clipped or takes no part, as in JAX's derivative:
+        plain indexing reads the nearest row there, and gives it no gradient.
         """
         size = self.shape[self.axis]
         numbers = data[..., 0]
+        most: int = jnp.iinfo(numbers.dtype).max  # type: ignore[no-untyped-call]
+        largest = min(size - 1, most)  # a byte may end before the table does
         if self.clipped:
-            numbers = jnp.clip(numbers, 0, size - 1)
+            numbers = jnp.clip(numbers, 0, largest)
         else:
-            inside = (numbers >= 0) & (numbers < size)
-            numbers = jnp.where(inside, numbers, -1)
+            inside = (numbers >= 0) & (numbers <= largest)
+            numbers = jnp.where(inside, numbers.astype(jnp.int32), -1)
         rank = len(self.output.shape)
         looked_up = [axis for axis in range(rank) if axis not in self.offsets]
         right = grouped(cotangent, loops, ([], looked_up, list(self.offsets)))
@@ -145,8 +148,8 @@ def recognise(eqn: core.JaxprEqn, position: int) -> Layer | None:
     if name == "dot_general":
         return _product(eqn, position, parameter, other)
     if name == "conv_general_dilated" and position == 1:
-        if eqn.params["batch_group_count"] != 1:
-            return None
+        if eqn.params["batch_group_count"] != 1 or not out.size:
+            return None  # of an image smaller than the window there are no patches
         return Convolution(eqn.params, parameter.shape, eqn.outvars[0].aval, other)
     if name == "gather" and position == 0:
         return _lookup(eqn, parameter, other)
@@ -183,7 +186,7 @@ def _lookup(eqn: core.JaxprEqn, parameter: Any, other: Any) -> Layer | None:
     whole = [n for i, n in enumerate(parameter.shape) if i != axis]
     if [n for i, n in enumerate(sizes) if i != axis] != whole or sizes[axis] != 1:
         return None
-    clipped = eqn.params["mode"] != jax.lax.GatherScatterMode.FILL_OR_DROP
+    clipped = eqn.params["mode"] == jax.lax.GatherScatterMode.CLIP
     return Lookup(
         axis,
         parameter.shape,

@@ -15,6 +15,11 @@ cross term takes positions^2 numbers for an example, and no row of the table is 
 A computed inner product errs by at most r |right_s| |g_t| (r from `inner_roundoff`),
 the picked numbers are exact, and what is added up is in float64: the cross term errs by
 at most (r + n 2^-53) sum |left_s[row_t]| |right_s| |g_t|, which `upper` adds twice.
+Here G is not formed: the cross term is that of the exact G, not of a rounded one.
+
+Unless G is formed, the sum scales each looked-up row and rounds it. Rows that are
+looked up twice can cancel, and these errors need not: with u the roundoff, at most
+u (sum over v of (sum over t with row_t = v of |g_t|)^2)^(1/2) (`sum_error`).
 """
 
 from __future__ import annotations
@@ -51,13 +56,16 @@ from demur.training.devices.varying_axes import as_varying
 _MOST_PAIRS = 1024
 
 
-def measure_lookup(factors: FactoredGradients) -> MeasuredLeaf:
-    """Norms and sum of a table's gradients; equal rows add up before the square."""
+def measure_lookup(factors: FactoredGradients, *, form: bool = True) -> MeasuredLeaf:
+    """Norms and sum of a table's gradients; equal rows add up before the square.
+
+    `form`: a small table may be formed.
+    """
     right = factors.right.astype(wide(factors.right.dtype))
     rows, size = factors.rows, factors.table
     used = (rows >= 0)[..., None]
     right = jnp.where(used, right, 0)
-    if _is_small(size, *right.shape[2:]):
+    if form and _is_small(size, *right.shape[2:]):
         ones = (rows[..., None] == jnp.arange(size)).astype(right.dtype)
         return measure_instantiated(
             jnp.einsum("bstv,bsto->bsvo", ones, right, precision=EXACT)
@@ -77,15 +85,22 @@ def measure_lookup(factors: FactoredGradients) -> MeasuredLeaf:
         return table.at[which, inside].add(scaled, mode="drop")
 
     if rows.shape[2] > _MOST_PAIRS:
-        square, upper = _sorted_lookup(rows, right)
+        square, upper, terms = _sorted_lookup(rows, right)
     else:
-        square, upper = _paired_lookup(rows, right)
-    return MeasuredLeaf(square, upper, None, right.dtype, add_up, _mass(right))
+        square, upper, terms = _paired_lookup(rows, right)
+    error = _rounded(terms, right.dtype)
+    return MeasuredLeaf(square, upper, error, right.dtype, add_up, _mass(right))
 
 
 def _is_small(size: int, positions: int, width: int) -> bool:
     """Whether a table takes no more room than its look-ups, ones and zeros included."""
     return size <= positions and (positions <= _MOST_PAIRS or size <= width)
+
+
+@in_float64
+def _rounded(terms: Any, dtype: Any) -> Any:
+    """The sum error: every scaled row is rounded."""
+    return (1.01 * unit_roundoff(dtype)) ** 2 * terms
 
 
 @in_float64
@@ -99,21 +114,24 @@ def _mass(right: Any) -> Any:
 
 
 @in_float64
-def _paired_lookup(rows: Any, right: Any) -> tuple[Any, Any]:
+def _paired_lookup(rows: Any, right: Any) -> tuple[Any, Any, Any]:
+    """The square, its bound, and the sum over rows of (sum of |g_t|)^2."""
     same = (rows[..., :, None] == rows[..., None, :]) & (rows >= 0)[..., None]
     table = inner(right, right)
     roundoff = inner_roundoff(right.shape[-1], right.dtype)
     sizes = jnp.diagonal(table, axis1=2, axis2=3)
     lengths = jnp.sqrt(jax.lax.convert_element_type(sizes, jnp.float64))
     pairs = jnp.where(same, lengths[..., :, None] * lengths[..., None, :], 0)
+    terms = total(pairs, 2)
     square = total(jnp.where(same, table, 0), 2)
     slack = 1.01 * roundoff + 8 * (rows.shape[2] ** 2 + 8) * U64
     grow = 1 + 2 * roundoff + 1e-9
-    return total(square, 1), sum_of_bounds(square + slack * grow * total(pairs, 2))
+    upper = sum_of_bounds(square + slack * grow * terms)
+    return total(square, 1), upper, sum_of_bounds(grow * terms)
 
 
 @in_float64
-def _sorted_lookup(rows: Any, right: Any) -> tuple[Any, Any]:
+def _sorted_lookup(rows: Any, right: Any) -> tuple[Any, Any, Any]:
     """Rows sorted, equal ones added, the sums squared: for many look-ups."""
 
     def added(numbers: Any, values: Any) -> tuple[Any, Any]:
@@ -130,14 +148,15 @@ def _sorted_lookup(rows: Any, right: Any) -> tuple[Any, Any]:
     # A sum of k values errs by at most k u times the sum of their sizes.
     most = 1.01 * rows.shape[2] * unit_roundoff(right.dtype)
     _, upper = sum_of_squares(jnp.abs(sums) + most * sizes, 1)
-    return square, upper
+    _, terms = sum_of_squares((1 + 2 * most) * sizes, 1)
+    return square, upper, terms
 
 
 def measure_mixed(
     looked_up: FactoredGradients, product: FactoredGradients
 ) -> MeasuredLeaf:
     """Norms and sum of a table that is looked up and multiplied."""
-    rows, whole = measure_lookup(looked_up), measure(product)
+    rows, whole = measure_lookup(looked_up, form=False), measure(product)
     square, upper = _with_cross_term(looked_up, product, rows, whole)
 
     @in_float64
@@ -145,9 +164,18 @@ def measure_mixed(
         return whole.add_up(weights, finite) + rows.add_up(weights, finite)
 
     dtype = jnp.promote_types(rows.dtype, whole.dtype)
+    error = rows.sum_error
+    if whole.sum_error is not None:
+        error = _added(rows.sum_error, whole.sum_error)
     return MeasuredLeaf(
-        square, upper, whole.sum_error, dtype, add_up, _both(rows, whole), whole.least
+        square, upper, error, dtype, add_up, _both(rows, whole), whole.least
     )
+
+
+@in_float64
+def _added(first: Any, second: Any) -> Any:
+    """The square of the sum of two errors, from their squares; rounded up."""
+    return (jnp.sqrt(first) + jnp.sqrt(second)) ** 2 * (1 + 16 * U64)
 
 
 @in_float64

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 
 import jax
+import jax.numpy as jnp
 from jax.extend import core
 
 from demur.training.clipping.factored_gradients import ScanLoop
@@ -320,9 +321,12 @@ def _is_better_formed_by_jax(way: _Way) -> bool:
     XLA's gradient of a kernel needs no patches. On a CPU it is as fast for each example
     as for all; the patches and the cotangent, widened to float64, would be twice
     T (I + O) numbers. (Elsewhere libraries are slow at convolutions with a group for
-    each example.)
+    each example.) In float64 it forms the examples' gradients as one convolution with
+    zeros between them, so that one that is not a number reaches all others.
     """
     if not isinstance(way.layer, Convolution) or way.place.loops:
+        return False
+    if way.layer.output.dtype == jnp.float64:
         return False
     positions, inputs, outputs = layers.form_of(way.layer, ())
     few = inputs * outputs <= 2 * positions * (inputs + outputs)
