@@ -40,6 +40,7 @@ from demur.training.clipping.ghost.explanation import (
     only_shapes,
     temporary_bytes,
 )
+from demur.training.clipping.ghost.inlining import mixing_convolutions
 from demur.training.clipping.ghost.memory import Form, Memory, checked_memory
 from demur.training.clipping.ghost.sums import ghost_sums
 from demur.training.clipping.per_example import Loss, one_example, vmap_gradients
@@ -178,11 +179,17 @@ def clipped_grad(
     def chunk(params: Any, rows: Any, real: Any, loss: Loss) -> microbatches.ChunkSums:
         """The clipped sum over some rows."""
         if by_vmap:
-            check_no_collectives(one_example(loss, params, rows))
+            program = one_example(loss, params, rows)
+            check_no_collectives(program)
             if pre_clipping_transform is not None:
                 check_no_collectives(jax.make_jaxpr(pre_clipping_transform)(params))
             gradients = vmap_gradients(
-                loss, params, rows, pre_clipping_transform, spmd_axis_name
+                loss,
+                params,
+                rows,
+                pre_clipping_transform,
+                spmd_axis_name,
+                any(mixing_convolutions(program)),
             )
             sums = add_up(gradients, clip, real)
         else:

@@ -47,10 +47,12 @@ def vmap_gradients(
     rows: Any,
     transform: Callable[[Any], Any] | None,
     spmd_axis_name: Any,
+    one_by_one: bool = False,
 ) -> MeasuredGradients:
     """Gradients of each example; `transform` may change them before the clip.
 
-    The norms returned are those of the gradients themselves.
+    The norms returned are those of the gradients themselves. `one_by_one`: in a loop,
+    where a compiler would not keep examples apart.
     """
 
     def gradient_of(row: Any) -> tuple[Any, ...]:
@@ -58,9 +60,10 @@ def vmap_gradients(
         changed = None if transform is None else transform(gradient)
         return value, aux, gradient, changed
 
-    values, aux, gradients, changed = jax.vmap(
-        gradient_of, spmd_axis_name=spmd_axis_name
-    )(rows)
+    each = jax.vmap(gradient_of, spmd_axis_name=spmd_axis_name)
+    values, aux, gradients, changed = (
+        jax.lax.map(gradient_of, rows) if one_by_one else each(rows)
+    )
     leaves, tree = jax.tree.flatten(gradients)
     measured = [measure_instantiated(leaf) for leaf in leaves]
     norms = norms_of(measured)

@@ -136,6 +136,8 @@ def explain(
     traced = Traced(loss, params, rows)
     if traced.uses_references:
         return _all_per_example(params, "the loss reads or writes a jax.Ref")
+    if traced.mixes:
+        return _all_per_example(params, "one by one: a float64 convolution on a CPU")
     routes, held = traced.routes.of, held_bytes(traced) * size
     return Explanation(
         tuple(

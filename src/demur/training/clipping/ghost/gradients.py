@@ -62,10 +62,16 @@ class Traced:
         closed = jax.make_jaxpr(flat)(*structs)
         check_no_collectives(closed)
         self.uses_references = inlining.uses_references(closed)
+        self.mixes = any(inlining.mixing_convolutions(closed))
         if self.uses_references:
             return
         self.program = inlining.inlined(closed, *structs)
         self.routes: Routes = find_routes(self.program, len(self.params))
+        # Gradients of a kernel with a route are formed here, and not by XLA.
+        self.mixes = any(
+            id(eqn) not in self.routes.sites
+            for eqn in inlining.mixing_convolutions(self.program)
+        )
 
 
 def _factors(route: Route, passed: BackwardPass) -> list[FactoredGradients]:

@@ -18,6 +18,7 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.extend import core
 
 _CALLS = {"jit", "pjit", "closed_call", "core_call"}
@@ -184,6 +185,19 @@ def every_kind(closed: core.ClosedJaxpr) -> Iterator[Any]:
     """Shape and dtype of every value that an equation takes or gives."""
     for eqn in every_equation(closed):
         yield from (kind_of(atom) for atom in (*eqn.invars, *eqn.outvars))
+
+
+def mixing_convolutions(closed: core.ClosedJaxpr) -> Iterator[core.JaxprEqn]:
+    """Convolutions whose kernels' gradients XLA does not keep apart.
+
+    In float64 on a CPU it forms those of several examples as one convolution with zeros
+    between them, so that one that is not a number reaches all others.
+    """
+    if jax.default_backend() == "cpu":
+        for eqn in every_equation(closed):
+            wide = kind_of(eqn.outvars[0]).dtype == jnp.float64
+            if wide and eqn.primitive.name == "conv_general_dilated":
+                yield eqn
 
 
 def uses_references(closed: core.ClosedJaxpr) -> bool:

@@ -28,8 +28,10 @@ def ghost_sums(
 ) -> tuple[list[Any], MeasuredGradients]:
     """The clipped sum, leaf by leaf, and what else the pass gives."""
     traced = Traced(loss, params, rows)
-    if traced.uses_references:
-        gradients = vmap_gradients(loss, params, rows, None, spmd_axis_name)
+    if traced.uses_references or traced.mixes:
+        gradients = vmap_gradients(
+            loss, params, rows, None, spmd_axis_name, traced.mixes
+        )
         return add_up(gradients, clip, real), gradients
     if form_for(memory, held_bytes(traced) * batch_size(rows)) == "ordinary":
         return TwoPasses(traced, spmd_axis_name, clip.accumulator).run(clip, real)
