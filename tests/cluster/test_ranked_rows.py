@@ -215,9 +215,9 @@ def test_the_order_of_reports_does_not_matter(name, mechanism, averaged, small_s
     assert learned(one) == learned(two)
     assert np.array_equal(one.labels_[order], two.labels_)
     assert np.array_equal(one.report_labels(reports.values), one.labels_)
-    # Other ids are another subsample.
+    # Other ids are another subsample, and nothing where all rows follow their values.
     three = clone(MODELS[name]).fit_reports(reports.values, mechanism)
-    assert learned(three) != learned(one)
+    assert (learned(three) == learned(one)) is (averaged and name != "gmm")
 
 
 @pytest.mark.slow

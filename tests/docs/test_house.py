@@ -108,5 +108,6 @@ def test_the_pictures_are_those_of_the_script(tmp_path):
         assert f"images/{name}.svg" in house.PAGE.read_text()
 
 
-def test_the_picture_of_the_idea_is_that_of_its_script():
-    assert idea_picture.PICTURE.read_text() == idea_picture.picture()
+def test_the_pictures_of_the_idea_are_those_of_their_script():
+    for name, text in idea_picture.pictures().items():
+        assert (idea_picture.IMAGES / name).read_text() == text

@@ -59,7 +59,8 @@ def run(devices, plan=None, data=None, **options):
     options = {"params": make_params(), "loss": loss} | options
     if options["mesh"] is not None:
         options = OPTIONS | options
-    return train(plan or make_plan(bands=3), data, **options)
+    plan = plan or make_plan(bands=3, l2_clip_norm=0.1)  # shorter than gradients
+    return train(plan, data, **options)
 
 
 def error_of(act):

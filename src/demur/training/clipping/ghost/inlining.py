@@ -195,9 +195,9 @@ def mixing_convolutions(closed: core.ClosedJaxpr) -> Iterator[core.JaxprEqn]:
     """
     if jax.default_backend() == "cpu":
         for eqn in every_equation(closed):
-            wide = kind_of(eqn.outvars[0]).dtype == jnp.float64
-            if wide and eqn.primitive.name == "conv_general_dilated":
-                yield eqn
+            if eqn.primitive.name == "conv_general_dilated":
+                if kind_of(eqn.outvars[0]).dtype == jnp.float64:
+                    yield eqn
 
 
 def uses_references(closed: core.ClosedJaxpr) -> bool:
