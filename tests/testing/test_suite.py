@@ -204,6 +204,7 @@ def test_the_command_can_audit_every_engine_by_itself():
 
 
 def test_what_a_size_needs_and_is_missing_is_told(monkeypatch):
+    monkeypatch.setattr(spark, "find_spec", lambda package: package)
     monkeypatch.setattr(spark, "which", lambda program: None)
     assert not any("Java" in each for each in left_out(ENGINES, Size.QUICK))
     assert any("Java" in each for each in left_out(ENGINES, Size.STANDARD))
