@@ -36,6 +36,8 @@ CASES = {
     "one position": ((3, 4), (3, 4), (1, 1), ((0, 0), (0, 0)), (1, 1), (1, 1), 1),
 }
 OUTPUTS, CHANNELS = 4, 4
+SHIFTED = convolution.WindowAxis.of_cotangent
+PHASES = convolution.WindowAxis.of_data
 
 
 def found(name):
@@ -101,26 +103,23 @@ def test_every_choice_gives_the_gradient(name):
             assert error(other, data, cotangent, wanted) < 1e-12
 
 
-@pytest.mark.parametrize("wrong", ["_step", "phases", "_reach"])
-def test_a_wrong_shift_is_noticed(monkeypatch, wrong):
-    own = getattr(convolution.WindowAxis, wrong).fget
-    twins = {
-        "_step": lambda axis: 1,
-        "phases": lambda axis: axis.offsets if axis.shifted else own(axis),
-        "_reach": lambda axis: own(axis) + (axis.shifts > 1),
-    }
-    cases = {"_step": "dilated window", "phases": "3 x 3", "_reach": "strides"}
+@pytest.mark.parametrize(
+    ("name", "wrong", "twin"),
+    [
+        ("dilated window", "_step", property(lambda axis: 1)),
+        ("3 x 3", "of_cotangent", lambda *given: SHIFTED(*given)[::-1]),
+        ("strides", "of_data", lambda *given: PHASES(*given)[::-1]),
+    ],
+)
+def test_a_wrong_shift_is_noticed(monkeypatch, name, wrong, twin):
     with jax.enable_x64(True):
-        layer, data, cotangent, wanted = found(cases[wrong])
+        layer, data, cotangent, wanted = found(name)
         shifted = max(
             choices(layer), key=lambda one: sum(a.shifted for a in one.window)
         )
         assert error(shifted, data, cotangent, wanted) < 1e-12
-        monkeypatch.setattr(convolution.WindowAxis, wrong, property(twins[wrong]))
-        try:
-            assert error(shifted, data, cotangent, wanted) > 1e-3
-        except (TypeError, ValueError, AssertionError):
-            pass  # shapes that do not fit
+        monkeypatch.setattr(convolution.WindowAxis, wrong, twin)
+        assert error(shifted, data, cotangent, wanted) > 1e-3
 
 
 def test_the_smallest_factors_are_chosen():

@@ -28,6 +28,7 @@ from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.extend import core
 
 from demur.training.clipping.factored_gradients import (
@@ -113,8 +114,8 @@ class Lookup:
         """
         size = self.shape[self.axis]
         numbers = data[..., 0]
-        most: int = jnp.iinfo(numbers.dtype).max  # type: ignore[no-untyped-call]
-        largest = min(size - 1, most)  # a byte may end before the table does
+        # A byte may end before the table does.
+        largest = min(size - 1, int(np.iinfo(numbers.dtype).max))
         if self.clipped:
             numbers = jnp.clip(numbers, 0, largest)
         else:
