@@ -183,8 +183,7 @@ def test_what_no_window_covers_does_not_count(monkeypatch):
         "_sizes",
         lambda layer, window: (1, 0, -sum(axis.shifted for axis in window)),
     )
-    with pytest.raises((AssertionError, TypeError, ValueError)):
-        np.testing.assert_array_equal(norms(gaps, data), wanted)
+    assert np.isnan(norms(gaps, data)[1])
 
 
 def doubled(kernel, x):
